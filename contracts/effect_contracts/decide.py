@@ -1,0 +1,522 @@
+"""What is next for an effect: one pure, total function over its facts, its contract and a time.
+
+`decide` is the only policy of the broker. It is a table whose rows apply from top to bottom; each
+row is one function below and carries its number. It is asked after every new fact, and asked
+again inside the transaction that grants an attempt, on the database clock.
+
+    row  facts                                              decision
+    1    committed with different external ids              review `contract_violation`, freeze
+    2    any attempt or evidence committed                  settle: succeeded
+    2b   an operator recorded final failure                 settle: failed_final
+    3    any key_conflict, any partial                      review
+    4    an attempt is open within its deadline             wait until then
+    5    cancelled before any attempt                       settle: cancelled
+    6    held (paused, frozen, …)                           no dispatch; probes go on
+    7    no attempt                                         dispatch, or fail `expired`
+    8    all cleared, any of them rejected                  settle: failed_final (but an "exists
+                                                            already" after doubt: review)
+    9    all cleared, budget left                           wait, then dispatch
+    10   all cleared, budget spent                          settle: failed_final
+    11   otherwise                                          unknown, then by safety class
+
+Words: *deadline(a)* is the latest moment at which attempt a may still put bytes on the wire; an
+attempt is *cleared* if its own outcome, or conclusive evidence that covers its ordinal, proves
+that it did not commit; *settled-by* is the maximum of deadline(a) over all attempts that may
+have sent; *first* is the start of the first of those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import assert_never
+
+from effect_contracts.backoff import exponential_seconds, jittered_seconds
+from effect_contracts.facts import (
+    CODE_ALREADY_EXISTS,
+    CODE_REPLAYED_ERROR,
+    PROVES_NO_COMMIT,
+    Attempt,
+    Evidence,
+    EvidenceSource,
+    Facts,
+    Hold,
+    Outcome,
+    Policy,
+    SafetyClass,
+    Verdict,
+)
+from effect_contracts.life import LifeEvent
+
+
+class Action(StrEnum):
+    """What the broker does next."""
+
+    DISPATCH = "dispatch"
+    PROBE = "probe"
+    WAIT = "wait"
+    PARK = "park"
+    SETTLE = "settle"
+
+
+class Reason(StrEnum):
+    """The stable, stored reason of a decision; operators filter by it."""
+
+    FIRST_ATTEMPT = "first_attempt"
+    SAME_KEY_AGAIN = "same_key_again"
+    NO_COMMIT_PROVED = "no_commit_proved"
+    ATTEMPT_OPEN = "attempt_open"
+    BACKOFF = "backoff"
+    SETTLING = "settling"
+    IN_PROGRESS = "in_progress"
+    LOOK_UP = "look_up"
+    COMMITTED = "committed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    REJECTED = "rejected"
+    NEVER_SENT = "never_sent"
+    RETRIES_EXHAUSTED = "retries_exhausted"
+    PROVED_NOT_COMMITTED = "proved_not_committed"
+    FAILED_BY_OPERATOR = "failed_by_operator"
+    OUTCOME_UNKNOWN = "outcome_unknown"
+    CONTRACT_VIOLATION = "contract_violation"
+    TARGET_KEY_CONFLICT = "target_key_conflict"
+    PARTIAL_RESULT = "partial_result"
+    KEY_EXPIRED = "key_expired"
+    REPLAYED_ERROR = "replayed_error"
+    AMBIGUOUS_PROBE = "ambiguous_probe"
+    CONFLICT_UNATTRIBUTED = "conflict_unattributed"
+    PROBE_HORIZON_PASSED = "probe_horizon_passed"
+    RUN_FAILING = "run_failing"
+    PAUSED = "paused"
+    FROZEN = "frozen"
+    TENANT_DISABLED = "tenant_disabled"
+    AWAITING_APPROVAL = "awaiting_approval"
+    DATABASE_RESTORED = "database_restored"
+    TARGET_CHANGED = "target_changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One decision.
+
+    Attributes:
+        action: what to do.
+        event: the move of `effect_contracts.life` that writes it.
+        reason: why, as a stored code.
+        row: the row of the table that applied.
+        at: for `wait`, the moment (database clock) at which to ask again.
+        ordinal: for `dispatch`, the ordinal of the attempt that may be granted.
+        lost: ordinals of open attempts past their deadline, which the writer of this decision
+            closes as `presumed_ambiguous`.
+        winner: for a success, the attempt or the evidence whose content the receipt holds.
+        freezes: automatic redispatch of this tenant's contract version must stop.
+    """
+
+    action: Action
+    event: LifeEvent
+    reason: Reason
+    row: int
+    at: datetime | None = None
+    ordinal: int | None = None
+    lost: tuple[int, ...] = ()
+    winner: Attempt | Evidence | None = None
+    freezes: bool = False
+
+
+def deadline(attempt: Attempt, policy: Policy) -> datetime:
+    """Return the latest moment at which the attempt may still put bytes on the wire.
+
+    The sender's own record ends the attempt; without one its deadline plus the clock margin
+    does. A record that came later than the deadline counts as it is: the sender was stopped
+    between its last gate and the socket, and did send then.
+    """
+    if attempt.recorded_at is not None:
+        return attempt.recorded_at
+    return attempt.deadline_at + timedelta(seconds=policy.clock_margin_seconds)
+
+
+def settled_by(attempts: tuple[Attempt, ...], policy: Policy) -> datetime | None:
+    """Return the maximum of `deadline` over all attempts that may have sent; None without one."""
+    return max((deadline(a, policy) for a in attempts if a.may_have_sent), default=None)
+
+
+def conclusive_from(
+    attempts: tuple[Attempt, ...], policy: Policy, restarted_at: datetime | None = None
+) -> datetime | None:
+    """Return the moment after which an observation of absence must begin to be conclusive.
+
+    None where it never is (the contract declares no settlement bound) or nothing was sent.
+    """
+    settled_at = settled_by(attempts, policy)
+    if settled_at is None or policy.settlement_bound_seconds is None:
+        return None
+    if restarted_at is not None:
+        settled_at = max(settled_at, restarted_at)
+    return settled_at + timedelta(seconds=policy.settlement_bound_seconds)
+
+
+def decide(facts: Facts, policy: Policy, now: datetime) -> Decision:
+    """Return what is next for the effect at `now` (database clock).
+
+    Total over every combination of facts. Attempts that are open past their deadline are judged
+    as `presumed_ambiguous` and named in `Decision.lost`.
+    """
+    open_ = [a for a in facts.attempts if a.outcome is None]
+    lost = tuple(a.ordinal for a in open_ if deadline(a, policy) <= now)
+    judged = replace(
+        facts,
+        attempts=tuple(
+            replace(a, outcome=Outcome.PRESUMED_AMBIGUOUS) if a.ordinal in lost else a
+            for a in facts.attempts
+        ),
+    )
+    return replace(_Case(judged, policy, now).decision(), lost=lost)
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """The table over one set of facts; every method is a row or a word of it."""
+
+    facts: Facts
+    policy: Policy
+    now: datetime
+
+    def decision(self) -> Decision:
+        return (
+            self._commit_decision()
+            or self._refusal_decision()
+            or self._open_decision()
+            or self._cancel_decision()
+            or self._held(self._first_decision() or self._cleared_decision())
+            or self._held(self._unknown_decision())
+            or self._unreachable()
+        )
+
+    # Rows 1, 2 and 2b ---------------------------------------------------------------------
+
+    def _commit_decision(self) -> Decision | None:
+        answers = [a for a in self.facts.attempts if a.outcome is Outcome.COMMITTED]
+        findings = [e for e in self.facts.evidence if e.verdict is Verdict.COMMITTED]
+        ids = {a.external_id for a in answers if a.external_id is not None}
+        ids |= {i for e in findings for i in e.external_ids}
+        if len(ids) > 1:
+            return self._park(Reason.CONTRACT_VIOLATION, 1, freezes=True)
+        if answers or findings:
+            # The target's own answer says more than a look-up; the first of a kind is kept.
+            winner: Attempt | Evidence = answers[0] if answers else findings[0]
+            return Decision(
+                Action.SETTLE, LifeEvent.COMMIT_PROVED, Reason.COMMITTED, 2, winner=winner
+            )
+        if self.facts.failed_by_operator:
+            return self._fail(Reason.FAILED_BY_OPERATOR, 2)
+        return None
+
+    # Row 3 --------------------------------------------------------------------------------
+
+    def _refusal_decision(self) -> Decision | None:
+        outcomes = {a.outcome for a in self.facts.attempts}
+        if Outcome.KEY_CONFLICT in outcomes:
+            return self._park(Reason.TARGET_KEY_CONFLICT, 3)
+        if Outcome.PARTIAL in outcomes:
+            return self._park(Reason.PARTIAL_RESULT, 3)
+        return None
+
+    # Row 4 --------------------------------------------------------------------------------
+
+    def _open_decision(self) -> Decision | None:
+        open_until = [deadline(a, self.policy) for a in self.facts.attempts if a.outcome is None]
+        if not open_until:
+            return None
+        return Decision(
+            Action.WAIT, LifeEvent.ATTEMPT_OPEN, Reason.ATTEMPT_OPEN, 4, at=max(open_until)
+        )
+
+    # Row 5 --------------------------------------------------------------------------------
+
+    def _cancel_decision(self) -> Decision | None:
+        if not self.facts.cancel_requested or self.facts.attempts:
+            return None
+        return Decision(Action.SETTLE, LifeEvent.CANCEL_GRANTED, Reason.CANCELLED, 5)
+
+    # Row 6: a filter on every row that would dispatch -----------------------------------------
+
+    def _held(self, decision: Decision | None) -> Decision | None:
+        if decision is None or not self.facts.holds:
+            return decision
+        if Hold.TARGET_CHANGED in self.facts.holds:
+            # Another origin or account: its answers say nothing about our attempts, so it is
+            # not even asked.
+            touches = decision.action in {Action.DISPATCH, Action.PROBE, Action.WAIT}
+            return self._park(Reason.TARGET_CHANGED, 6) if touches else decision
+        if not _leads_to_dispatch(decision):
+            return decision
+        hold = next(h for h in Hold if h in self.facts.holds)  # in the order of the enum
+        return Decision(Action.PARK, self._resting_event(), Reason(hold.value), 6)
+
+    def _resting_event(self) -> LifeEvent:
+        if not self.facts.attempts:
+            return LifeEvent.NOTHING_SENT
+        if self._uncleared():
+            return LifeEvent.OUTCOME_LOST
+        return LifeEvent.NO_COMMIT_PROVED
+
+    # Row 7 --------------------------------------------------------------------------------
+
+    def _first_decision(self) -> Decision | None:
+        if self.facts.attempts:
+            return None
+        if self.facts.send_before is not None and self.now >= self.facts.send_before:
+            return self._fail(Reason.EXPIRED, 7)
+        return self._dispatch(Reason.FIRST_ATTEMPT, 7)
+
+    # Rows 8 to 10 ---------------------------------------------------------------------------
+
+    def _cleared_decision(self) -> Decision | None:
+        if self._uncleared():
+            return None
+        attempts = self.facts.attempts
+        if self._conflict_after_doubt():
+            # "It exists already" after an attempt that may have committed is no refusal.
+            return self._park(Reason.CONFLICT_UNATTRIBUTED, 8)
+        if any(a.outcome is Outcome.REJECTED or self._operation_failed(a) for a in attempts):
+            return self._fail(Reason.REJECTED, 8)
+        if self.policy.safety is SafetyClass.UNSAFE and not all(
+            a.outcome in PROVES_NO_COMMIT for a in attempts
+        ):
+            # A person has proved that nothing was committed. The operation key is spent all the
+            # same: an unsafe effect is sent again only on the target's own word.
+            return self._fail(Reason.PROVED_NOT_COMMITTED, 9)
+        if self._budget_left():
+            at = self._after_backoff()
+            if self.now < at:
+                return Decision(Action.WAIT, LifeEvent.NO_COMMIT_PROVED, Reason.BACKOFF, 9, at=at)
+            return self._dispatch(Reason.NO_COMMIT_PROVED, 9)
+        if all(a.outcome is Outcome.NOT_SENT for a in attempts):
+            return self._fail(Reason.NEVER_SENT, 10)
+        return self._fail(Reason.RETRIES_EXHAUSTED, 10)
+
+    # Row 11 -------------------------------------------------------------------------------
+
+    def _unknown_decision(self) -> Decision:
+        if any(e.verdict is Verdict.MISMATCH for e in self.facts.evidence):
+            conflict = self._conflict_after_doubt()
+            return self._park(
+                Reason.CONFLICT_UNATTRIBUTED if conflict else Reason.AMBIGUOUS_PROBE, 11
+            )
+        if self.policy.polls_operations and any(a.operation for a in self._uncleared()):
+            return self._probe(LifeEvent.EVIDENCE_SOUGHT)
+        match self.policy.safety:
+            case SafetyClass.IDEMPOTENT:
+                return self._idempotent_decision()
+            case SafetyClass.RECONCILABLE:
+                return self._reconcilable_decision()
+            case SafetyClass.TRANSACTIONAL:
+                return self._probe(self._seeking_event())
+            case SafetyClass.UNSAFE:
+                return Decision(Action.PARK, LifeEvent.OUTCOME_LOST, Reason.OUTCOME_UNKNOWN, 11)
+            case never:
+                assert_never(never)
+
+    def _idempotent_decision(self) -> Decision:
+        attempts = self.facts.attempts
+        if self._conflict_after_doubt():
+            return self._probe_or_park(Reason.CONFLICT_UNATTRIBUTED)
+        replays = sum(a.code == CODE_REPLAYED_ERROR for a in attempts)
+        if replays >= self.policy.replayed_errors_max:
+            return self._probe_or_park(Reason.REPLAYED_ERROR)
+        if not self._budget_left():
+            return self._probe_or_park(Reason.RETRIES_EXHAUSTED)
+        settled_at = settled_by(attempts, self.policy)
+        assert settled_at is not None, "row 11 holds only where an attempt may have sent"
+        at = max(settled_at, self._after_backoff(), self.now)
+        if not self._key_lives_through(at):
+            return self._probe_or_park(Reason.KEY_EXPIRED)
+        if self.now < at:
+            in_progress = attempts[-1].outcome is Outcome.IN_PROGRESS
+            reason = Reason.IN_PROGRESS if in_progress else Reason.BACKOFF
+            return Decision(Action.WAIT, LifeEvent.OUTCOME_LOST, reason, 11, at=at)
+        return self._dispatch(Reason.SAME_KEY_AGAIN, 11)
+
+    def _reconcilable_decision(self) -> Decision:
+        if not self.policy.probes:
+            return self._park(Reason.PROBE_HORIZON_PASSED, 11)
+        return self._probe(self._seeking_event())
+
+    def _probe_or_park(self, reason: Reason) -> Decision:
+        """The last resort of an idempotent effect: look up where the contract can, else review."""
+        if self.policy.probes:
+            return self._probe(self._seeking_event(), reason)
+        return self._park(reason, 11)
+
+    def _probe(self, event: LifeEvent, horizon_reason: Reason | None = None) -> Decision:
+        """Probe now, wait for the next probe of the schedule, or give up at the horizon."""
+        settled_at = settled_by(self.facts.attempts, self.policy)
+        assert settled_at is not None, "row 11 holds only where an attempt may have sent"
+        if self.facts.bounds_restart_at is not None:
+            settled_at = max(settled_at, self.facts.bounds_restart_at)
+        horizon_at = settled_at + timedelta(seconds=self.policy.probe_horizon_seconds)
+        at = self._next_probe_at(settled_at)
+        if at > horizon_at or self.now > horizon_at:
+            # One probe always runs after the bound, however late its turn comes: an effect that
+            # nobody looked at during an outage is not given up unseen.
+            conclusive_at = self._conclusive_at()
+            began_at = self.facts.probe_began_at
+            if began_at is not None and began_at > (conclusive_at or settled_at):
+                return self._park(horizon_reason or Reason.PROBE_HORIZON_PASSED, 11)
+        if self.now < at:
+            return Decision(Action.WAIT, event, Reason.SETTLING, 11, at=at)
+        return Decision(Action.PROBE, event, Reason.LOOK_UP, 11)
+
+    def _next_probe_at(self, settled_at: datetime) -> datetime:
+        began_at = self.facts.probe_began_at
+        if began_at is None:
+            # A positive look-up counts at any time, so the first one does not wait for the
+            # bound; it waits only until nothing can be on its way from us any more.
+            return settled_at
+        wait = exponential_seconds(
+            max(self.facts.probes_since_attempt - 1, 0),
+            self.policy.probe_initial_seconds,
+            self.policy.probe_factor,
+            self.policy.probe_cap_seconds,
+        )
+        at = began_at + timedelta(seconds=wait)
+        conclusive_at = self._conclusive_at()
+        if conclusive_at is not None and began_at <= conclusive_at < at:
+            # The first conclusive moment is worth a probe of its own. One microsecond, since
+            # the observation has to begin after the bound, and that is the clock's resolution.
+            return conclusive_at + timedelta(microseconds=1)
+        return at
+
+    def _conclusive_at(self) -> datetime | None:
+        return conclusive_from(self.facts.attempts, self.policy, self.facts.bounds_restart_at)
+
+    def _seeking_event(self) -> LifeEvent:
+        if self.facts.probes_since_attempt:
+            return LifeEvent.EVIDENCE_SOUGHT
+        return LifeEvent.OUTCOME_LOST
+
+    def _unreachable(self) -> Decision:
+        raise AssertionError("row 11 is total")
+
+    # Words ----------------------------------------------------------------------------------
+
+    def _uncleared(self) -> tuple[Attempt, ...]:
+        return tuple(a for a in self.facts.attempts if not self._cleared(a))
+
+    def _cleared(self, attempt: Attempt) -> bool:
+        if attempt.outcome in PROVES_NO_COMMIT or self._operation_failed(attempt):
+            return True
+        # An "exists already" that came later makes older evidence of absence worthless.
+        conflicts = (a.ordinal for a in self.facts.attempts if a.code == CODE_ALREADY_EXISTS)
+        through = max(attempt.ordinal, *conflicts, 0)
+        return any(self._clears(e, through) for e in self.facts.evidence)
+
+    def _operation_failed(self, attempt: Attempt) -> bool:
+        return any(
+            e.verdict is Verdict.REJECTED
+            and e.covers_through == attempt.ordinal
+            and e.source is not EvidenceSource.WEBHOOK  # it can prove a commit only
+            for e in self.facts.evidence
+        )
+
+    def _clears(self, evidence: Evidence, ordinal: int) -> bool:
+        """Whether this is conclusive evidence of absence for the attempt of this ordinal."""
+        if evidence.verdict is not Verdict.NOT_COMMITTED or ordinal > evidence.covers_through:
+            return False
+        if evidence.source is EvidenceSource.TRANSACTION:
+            return True  # a fence row stands on the key: an older transaction cannot commit
+        if evidence.source is EvidenceSource.WEBHOOK:
+            return False  # it can prove a commit only
+        if (
+            evidence.source is EvidenceSource.PROBE
+            and self.policy.safety is SafetyClass.TRANSACTIONAL
+        ):
+            return False  # however late, a mere look-up does not stop an older transaction
+        covered = tuple(a for a in self.facts.attempts if a.ordinal <= evidence.covers_through)
+        policy = self.policy
+        if evidence.source is EvidenceSource.OPERATOR and policy.settlement_bound_seconds is None:
+            # A person's observation needs no declared bound, but what may still be on the wire
+            # has to have ended before it began.
+            policy = replace(policy, settlement_bound_seconds=0.0)
+        conclusive_at = conclusive_from(covered, policy, self.facts.bounds_restart_at)
+        return conclusive_at is not None and evidence.began_at > conclusive_at
+
+    def _budget_left(self) -> bool:
+        free_until = self._in_progress_free_until()
+        free = free_until is not None and self.now < free_until
+        spent = sum(not (free and a.outcome is Outcome.IN_PROGRESS) for a in self.facts.attempts)
+        return spent < self.policy.attempts_max
+
+    def _in_progress_free_until(self) -> datetime | None:
+        starts = [a.started_at for a in self.facts.attempts if a.outcome is Outcome.IN_PROGRESS]
+        if not starts:
+            return None
+        return min(starts) + timedelta(seconds=self.policy.in_progress_bound_seconds)
+
+    def _after_backoff(self) -> datetime:
+        """Return the earliest moment of the next attempt by back-off and Retry-After."""
+        last = self.facts.attempts[-1]
+        wait = jittered_seconds(
+            exponential_seconds(
+                last.ordinal - 1,
+                self.policy.backoff_initial_seconds,
+                self.policy.backoff_factor,
+                self.policy.backoff_cap_seconds,
+            ),
+            self.facts.jitter_seed,
+            last.ordinal,
+        )
+        if last.retry_after_seconds is not None:
+            # The target's word may lengthen a wait, up to the cap; it never shortens ours.
+            asked = min(max(last.retry_after_seconds, 0.0), self.policy.retry_after_cap_seconds)
+            wait = max(wait, asked)
+        return deadline(last, self.policy) + timedelta(seconds=wait)
+
+    def _key_lives_through(self, at: datetime) -> bool:
+        """Whether a whole attempt that starts at `at` ends before the target forgets the key."""
+        if self.policy.key_retention_seconds is None:
+            return False
+        first = min(a.started_at for a in self.facts.attempts if a.may_have_sent)
+        whole = (
+            self.policy.attempt_deadline_seconds
+            + self.policy.clock_margin_seconds
+            + self.policy.transit_seconds
+        )
+        retention_ends_at = first + timedelta(seconds=self.policy.key_retention_seconds)
+        return at + timedelta(seconds=whole) <= retention_ends_at
+
+    def _conflict_after_doubt(self) -> bool:
+        """Whether the target named an existing object after an attempt that may have made it."""
+        doubtful = [a.ordinal for a in self.facts.attempts if a.outcome not in PROVES_NO_COMMIT]
+        return any(
+            a.code == CODE_ALREADY_EXISTS and any(o < a.ordinal for o in doubtful)
+            for a in self.facts.attempts
+        )
+
+    # Shapes ---------------------------------------------------------------------------------
+
+    def _dispatch(self, reason: Reason, row: int) -> Decision:
+        ordinal = len(self.facts.attempts) + 1
+        return Decision(Action.DISPATCH, LifeEvent.ATTEMPT_STARTED, reason, row, ordinal=ordinal)
+
+    @staticmethod
+    def _park(reason: Reason, row: int, freezes: bool = False) -> Decision:
+        return Decision(Action.PARK, LifeEvent.REVIEW_NEEDED, reason, row, freezes=freezes)
+
+    @staticmethod
+    def _fail(reason: Reason, row: int) -> Decision:
+        return Decision(Action.SETTLE, LifeEvent.FAILURE_PROVED, reason, row)
+
+
+def _leads_to_dispatch(decision: Decision) -> bool:
+    match decision.action:
+        case Action.DISPATCH:
+            return True
+        case Action.WAIT:
+            return decision.reason in {Reason.BACKOFF, Reason.IN_PROGRESS}
+        case Action.PROBE | Action.PARK | Action.SETTLE:
+            return False
+        case never:
+            assert_never(never)
