@@ -1,0 +1,294 @@
+"""Hosting on DBOS: the only module that imports it.
+
+DBOS queues, checkpoints and re-enters the runs; it decides nothing. This module owns the workflow
+and its three steps, the launch and the drain of one executor, the registration of the queue, and
+the two private names of DBOS that are used (`_recover_pending_workflows` and
+`DefaultSerializer.deserialize`; a test asserts that they exist and behave as assumed).
+
+What enters a `dbos` table: tenant id, effect id, generation as input; the fields of `View` as step
+results. A step never raises into DBOS: an exception's text would be stored there. A run that
+cannot go on ends, and the effect's stored next action continues it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final, NoReturn
+from uuid import UUID
+
+from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer
+from dbos import _serialization as dbos_serialization
+
+from effect_broker import hosting
+from effect_broker.protocol import steps
+from effect_broker.protocol.changes import Next, View
+from effect_broker.protocol.ports import EffectMissing, Ports, StoreError
+from effect_broker.protocol.run import StepResult, drive
+
+_log = logging.getLogger(__name__)
+
+# DBOS's connections. Its checkpoints are no authority, so they need not wait for the disk: a
+# server crash loses at most some of them and costs a repeated step, never a duplicate or a loss.
+# Its statements have no time limit, because DBOS does not retry a cancelled one (it would strand
+# the run); an idle transaction of a stopped process is ended before a successor is needed.
+_DBOS_SESSION: Final = "-c synchronous_commit=off -c statement_timeout=0 -c lock_timeout=0"
+_DBOS_IDLE_TRANSACTION_SECONDS: Final = 2
+_DBOS_POOL_SIZE: Final = 10
+
+# How long a drain waits beyond the longest attempt: transaction 2 and the last checkpoint.
+DRAIN_GRACE_SECONDS: Final = 5
+
+
+def migrate_dbos(url: str) -> None:
+    """Create or bring forward DBOS's own schema with the privileged URL."""
+    _quiet_logger()
+    DBOS.migrate(url, schema=hosting.DBOS_SCHEMA)
+
+
+def refuse_pickle() -> None:
+    """Make every unpickling by DBOS fail.
+
+    DBOS unpickles rows that are marked `py_pickle` whatever serializer is configured, so that an
+    INSERT into its tables would run code in a worker.
+    """
+
+    def refused(_self: object, serialized_data: str) -> NoReturn:
+        raise ValueError("pickled rows are refused by effect-broker")
+
+    # setattr, since replacing a method of a foreign class is what a type checker forbids.
+    setattr(dbos_serialization.DefaultSerializer, "deserialize", refused)  # noqa: B010
+
+
+class _Slot:
+    """What the workflow and the steps of this process run on; filled before the launch."""
+
+    def __init__(self) -> None:
+        self.ports: Ports | None = None
+        self.running: Counter[str] = Counter()
+
+    def require(self) -> Ports:
+        assert self.ports is not None, "the steps run only in a launched host"
+        return self.ports
+
+    @contextmanager
+    def run(self, run_id: str) -> Iterator[None]:
+        self.running[run_id] += 1
+        try:
+            yield
+        finally:
+            self.running[run_id] -= 1
+            if not self.running[run_id]:
+                del self.running[run_id]
+
+
+_slot = _Slot()
+
+
+async def _guarded(
+    name: str, effect_id: str, step: Callable[[], Awaitable[View]]
+) -> StepResult:
+    """Run a step; whatever goes wrong becomes the end of the run, without a text of its own."""
+    try:
+        return (await step()).to_json()
+    except (StoreError, EffectMissing) as problem:
+        _log.warning("step %s of effect %s: %s", name, effect_id, type(problem).__name__)
+        return _end(type(problem).__name__)
+    except Exception as problem:
+        # Frames only: the exception's text may hold arguments.
+        frames = "".join(traceback.format_tb(problem.__traceback__))
+        _log.error(
+            "step %s of effect %s failed: %s\n%s", name, effect_id, type(problem).__name__, frames
+        )
+        return _end(type(problem).__name__)
+
+
+def _end(reason: str) -> StepResult:
+    return {"next": Next.END.value, "state": "", "reason": reason}
+
+
+@DBOS.step(name="reserve")
+async def _reserve(tenant_id: str, effect_id: str, generation: int) -> StepResult:
+    step = partial(
+        steps.reserve, _slot.require(), UUID(tenant_id), UUID(effect_id), generation
+    )
+    return await _guarded("reserve", effect_id, step)
+
+
+@DBOS.step(name="dispatch")
+async def _dispatch(tenant_id: str, effect_id: str, version: int, ordinal: int) -> StepResult:
+    step = partial(
+        steps.dispatch, _slot.require(), UUID(tenant_id), UUID(effect_id), version, ordinal
+    )
+    return await _guarded("dispatch", effect_id, step)
+
+
+@DBOS.step(name="probe")
+async def _probe(tenant_id: str, effect_id: str, version: int) -> StepResult:
+    step = partial(steps.probe, _slot.require(), UUID(tenant_id), UUID(effect_id), version)
+    return await _guarded("probe", effect_id, step)
+
+
+class _Calls:
+    """The steps of one effect and generation, as DBOS records them."""
+
+    def __init__(self, tenant_id: str, effect_id: str, generation: int) -> None:
+        self._tenant_id = tenant_id
+        self._effect_id = effect_id
+        self._generation = generation
+
+    def reserve(self) -> Awaitable[StepResult]:
+        return _reserve(self._tenant_id, self._effect_id, self._generation)
+
+    def dispatch(self, version: int, ordinal: int) -> Awaitable[StepResult]:
+        return _dispatch(self._tenant_id, self._effect_id, version, ordinal)
+
+    def probe(self, version: int) -> Awaitable[StepResult]:
+        return _probe(self._tenant_id, self._effect_id, version)
+
+
+# Attempts of recovery are not limited by DBOS: the broker counts generations without a new fact.
+@DBOS.workflow(name=hosting.WORKFLOW_NAME, max_recovery_attempts=None)
+async def _effect_run(tenant_id: str, effect_id: str, generation: int) -> str:
+    with _slot.run(hosting.workflow_id(effect_id, generation)):
+        return await drive(_Calls(tenant_id, effect_id, generation))
+
+
+class Host:
+    """One launched DBOS executor.
+
+    Args:
+        url: database URL of the worker's role.
+        ports: what the steps run on.
+        worker_concurrency: runs in flight at once in this process.
+        poll_seconds: how often the queue is polled.
+    """
+
+    def __init__(
+        self, url: str, ports: Ports, *, worker_concurrency: int, poll_seconds: float
+    ) -> None:
+        self._url = url
+        self._ports = ports
+        self._worker_concurrency = worker_concurrency
+        self._poll_seconds = poll_seconds
+        self._client: DBOSClient | None = None
+
+    async def launch(self) -> None:
+        """Register the queue, then start to claim runs on the running event loop.
+
+        Raises:
+            Exception: the database is not reachable, or the `dbos` schema is missing or older.
+        """
+        _quiet_logger()
+        refuse_pickle()
+        _slot.ports = self._ports
+        self._client = await asyncio.to_thread(self._new_client)
+        # Before the first poll: a worker without a limit would claim the whole backlog at once.
+        await self.ensure_queue()
+        config: DBOSConfig = {
+            "name": hosting.APPLICATION_NAME,
+            "system_database_url": self._url,
+            "dbos_system_schema": hosting.DBOS_SCHEMA,
+            "application_version": hosting.APPLICATION_VERSION,
+            "executor_id": self._ports.process.executor_id,
+            "run_migrations": False,
+            "serializer": DBOSPortableJSONSerializer(),
+            "sys_db_pool_size": _DBOS_POOL_SIZE,
+            "sys_db_idle_transaction_timeout_sec": _DBOS_IDLE_TRANSACTION_SECONDS,
+            "db_engine_kwargs": _engine_options(),
+            "log_level": "WARNING",
+            "console_log_level": "WARNING",
+        }
+        DBOS(config=config)
+        DBOS.listen_queues([hosting.QUEUE_NAME])
+        DBOS.launch()
+
+    async def drain(self, timeout_seconds: float) -> None:
+        """Stop claiming, let running steps end for at most `timeout_seconds`, and shut down."""
+        await asyncio.to_thread(
+            DBOS.destroy, workflow_completion_timeout_sec=max(1, round(timeout_seconds))
+        )
+        if self._client is not None:
+            await asyncio.to_thread(self._client.destroy)
+
+    async def ensure_queue(self) -> None:
+        """Register the queue; a recreated schema comes back without it."""
+        assert self._client is not None
+        await self._client.register_queue_async(
+            hosting.QUEUE_NAME,
+            worker_concurrency=self._worker_concurrency,
+            polling_interval_sec=self._poll_seconds,
+            application_name=hosting.APPLICATION_NAME,
+        )
+
+    async def recover(self, executor_ids: list[str]) -> int:
+        """Hand the pending runs of dead executors back to the queue; return how many.
+
+        A compare-and-set in the database, so that several workers may do it at once.
+        """
+        recover: Callable[[list[str]], list[Any]] = (
+            getattr(DBOS, "recover_workflows", None) or DBOS._recover_pending_workflows
+        )
+        return len(await asyncio.to_thread(recover, executor_ids))
+
+    async def resume(self, run_ids: list[str]) -> None:
+        """Put runs back into the queue that are pending on this executor but not running."""
+        await DBOS.resume_workflows_async(run_ids, queue_name=hosting.QUEUE_NAME)
+
+    @property
+    def running(self) -> frozenset[str]:
+        """The ids of the runs that are in this process now."""
+        return frozenset(_slot.running)
+
+    def _new_client(self) -> DBOSClient:
+        return DBOSClient(
+            system_database_url=self._url,
+            dbos_system_schema=hosting.DBOS_SCHEMA,
+            serializer=DBOSPortableJSONSerializer(),
+            application_name=hosting.APPLICATION_NAME,
+            system_database_pool_size=1,
+            retry_connection_errors=False,
+        )
+
+
+def _engine_options() -> dict[str, Any]:
+    return {
+        # Saves one round trip per checkout; DBOS retries a connection that turns out to be dead.
+        "pool_pre_ping": False,
+        "hide_parameters": True,
+        "connect_args": {"application_name": "effect-broker-dbos", "options": _DBOS_SESSION},
+    }
+
+
+def _quiet_logger() -> None:
+    """Send DBOS's log through ours, and not more often than a reader can use.
+
+    During an outage it writes some fourteen lines a second and tracebacks with them.
+    """
+    logger = logging.getLogger("dbos")
+    if not any(isinstance(f, _OncePerInterval) for f in logger.filters):
+        logger.addFilter(_OncePerInterval(interval_seconds=5.0))
+
+
+class _OncePerInterval(logging.Filter):
+    """Lets one record per source line and interval through, without its traceback."""
+
+    def __init__(self, interval_seconds: float) -> None:
+        super().__init__()
+        self._interval_seconds = interval_seconds
+        self._last: dict[tuple[str, int], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        place = (record.pathname, record.lineno)
+        last = self._last.get(place)
+        if last is not None and record.created - last < self._interval_seconds:
+            return False
+        self._last[place] = record.created
+        record.exc_info = None
+        record.exc_text = None
+        return True

@@ -1,0 +1,227 @@
+"""Intake: from a caller's request to a durable intent, or to the one that stands already.
+
+This file owns the order of the checks. The same operation key again is a result, not an error:
+an intent that stands is compared under the contract that is pinned in it, so that neither a new
+contract version nor a withdrawn tool turns an honest replay into a refusal. Only a new intent is
+judged by the active contract. Nothing is stored, and no key is derived, for a request that is
+refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+from effect_adapters.base import Adapter, RenderError, TransactionalAdapter
+from effect_broker.faultpoints import FaultPoint
+from effect_broker.keyring import KeyRing
+from effect_broker.protocol.ports import EffectMissing, Intent, Sealed, Vault
+from effect_broker.protocol.submission import Submission, Submitted
+from effect_contracts import keys
+from effect_contracts.canonical import (
+    JsonValue,
+    canonical_bytes,
+    check_value,
+    first_difference,
+    parse_strict,
+    request_hash,
+)
+from effect_contracts.document import ContractDocument
+from effect_contracts.errors import (
+    EffectError,
+    InvalidArguments,
+    InvalidPayload,
+    PayloadConflict,
+    PayloadReason,
+    UnknownTool,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Who asks, as authentication has found; never taken from the request."""
+
+    tenant_id: UUID
+    hmac_key_id: str
+    credential: str
+
+
+@dataclass(frozen=True, slots=True)
+class EffectRequest:
+    """What a caller asks for.
+
+    Attributes:
+        operation_key: the caller's stable name of the business intent.
+        arguments: a JSON object; part of the identity, as are tool and contract.
+        trace_id: for the reader; no part of the identity.
+        send_before: no first attempt may start at or after this moment.
+    """
+
+    operation_key: str
+    tool: str
+    arguments: Mapping[str, JsonValue] = field(repr=False)
+    trace_id: str | None = None
+    send_before: datetime | None = None
+
+
+class IntakeStore(Protocol):
+    """What intake asks of the store."""
+
+    async def active_contract(self, tool: str) -> ContractDocument | None:
+        """Return the active contract of a tool (it may be a second old), None without one."""
+
+    async def submit(self, submission: Submission) -> Submitted:
+        """Store the intent, its payloads, its first event and its run in one commit, or return
+        the intent that holds the key."""
+
+    async def intent(self, tenant_id: UUID, effect_id: UUID) -> Intent:
+        """Return an intent of this tenant.
+
+        Raises:
+            EffectMissing.
+        """
+
+    async def payload(
+        self, tenant_id: UUID, effect_id: UUID, kind: str, ref: str = ""
+    ) -> Sealed | None: ...
+
+
+class Intake:
+    """The submit of every surface: HTTP, SDK and MCP use this one."""
+
+    def __init__(
+        self,
+        store: IntakeStore,
+        adapters: Mapping[str, Adapter | TransactionalAdapter],
+        ring: KeyRing,
+        vault: Vault,
+        reach: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._adapters = adapters
+        self._ring = ring
+        self._vault = vault
+        self._reach = reach
+
+    async def submit(self, tenant: Tenant, request: EffectRequest) -> Submitted:
+        """Make the intent durable, or return the one that the same request made before.
+
+        Raises:
+            InvalidOperationKey, InvalidPayload: the request has no identity.
+            UnknownTool, InvalidArguments: no active contract takes it, and no intent stands.
+            PayloadConflict: the key is bound to another request; nothing was sent.
+            StoreError: nothing is known; the same request may be sent again.
+        """
+        keys.check_operation_key(request.operation_key)
+        arguments = check_value(dict(request.arguments))
+        effect_id = keys.effect_id(tenant.tenant_id, request.operation_key)
+        try:
+            submission = await self._prepared(tenant, request, arguments, effect_id)
+        except EffectError as refusal:
+            return await self._standing(tenant, effect_id, request.tool, arguments, refusal)
+        self._reach(FaultPoint.BEFORE_SUBMIT_COMMIT)
+        submitted = await self._store.submit(submission)
+        self._reach(FaultPoint.AFTER_SUBMIT_COMMIT)
+        if not submitted.created:
+            await self._compare(submitted.intent, request.tool, arguments)
+        return submitted
+
+    async def _prepared(
+        self, tenant: Tenant, request: EffectRequest, arguments: JsonValue, effect_id: UUID
+    ) -> Submission:
+        document = await self._store.active_contract(request.tool)
+        if document is None:
+            raise UnknownTool
+        document.check_arguments(arguments)
+        secret = self._ring.hmac_key(tenant.hmac_key_id)
+        downstream_key = keys.downstream_key(
+            secret, tenant.tenant_id, request.operation_key, document.key_format()
+        )
+        wire = self._rendered(document, arguments, downstream_key)
+
+        def seal(column: str, plain: bytes) -> Sealed:
+            return self._vault.seal(tenant.tenant_id, effect_id, column, plain)
+
+        return Submission(
+            effect_id=effect_id,
+            tenant_id=tenant.tenant_id,
+            operation_key=request.operation_key,
+            tool=request.tool,
+            request_hash=request_hash(request.tool, arguments, document.name, document.version),
+            contract_digest=document.digest(),
+            contract_name=document.name,
+            contract_version=document.version,
+            safety=document.safety,
+            downstream_key=downstream_key,
+            hmac_key_id=tenant.hmac_key_id,
+            wire_digest=hashlib.sha256(wire).digest(),
+            arguments=seal("arguments", canonical_bytes(arguments)),
+            wire=seal("wire", wire),
+            preview=document.preview(arguments),
+            requested_by=tenant.credential,
+            trace_id=request.trace_id,
+            send_before=request.send_before,
+        )
+
+    def _rendered(
+        self, document: ContractDocument, arguments: JsonValue, downstream_key: str
+    ) -> bytes:
+        adapter = self._adapters[document.adapter.kind]
+        try:
+            return adapter.render(document, arguments, downstream_key)
+        except RenderError as problem:
+            # The schema let through what the target's request cannot carry.
+            raise InvalidArguments(
+                field=f"/arguments{problem.pointer}", keyword=problem.code
+            ) from None
+
+    async def _standing(
+        self,
+        tenant: Tenant,
+        effect_id: UUID,
+        tool: str,
+        arguments: JsonValue,
+        refusal: EffectError,
+    ) -> Submitted:
+        """A request that would be refused as a new one may be the replay of an old one."""
+        try:
+            intent = await self._store.intent(tenant.tenant_id, effect_id)
+        except EffectMissing:
+            raise refusal from None
+        await self._compare(intent, tool, arguments)
+        return Submitted(created=False, intent=intent)
+
+    async def _compare(self, intent: Intent, tool: str, arguments: JsonValue) -> None:
+        """Return if the request is the stored one, under the contract pinned in the stored row.
+
+        Raises:
+            PayloadConflict: names the first place that differs.
+        """
+        asked = request_hash(tool, arguments, intent.contract_name, intent.contract_version)
+        if asked == intent.request_hash:
+            return
+        place = "/tool" if tool != intent.tool else await self._place(intent, arguments)
+        raise PayloadConflict(field=place, effect_id=intent.effect_id, state=intent.state)
+
+    async def _place(self, intent: Intent, arguments: JsonValue) -> str | None:
+        sealed = await self._store.payload(intent.tenant_id, intent.effect_id, "arguments")
+        if sealed is None:
+            return None  # erased: the hash still refuses, the place is no longer known
+        plain = self._vault.unseal(intent.tenant_id, intent.effect_id, "arguments", sealed)
+        difference = first_difference(parse_strict(plain), arguments)
+        return None if difference is None else f"/arguments{difference}"
+
+
+def require_object(value: JsonValue) -> dict[str, JsonValue]:
+    """Return the arguments as the object that they have to be.
+
+    Raises:
+        InvalidPayload: they are something else.
+    """
+    if not isinstance(value, dict):
+        raise InvalidPayload(PayloadReason.NOT_AN_OBJECT, field="/arguments")
+    return value

@@ -1,0 +1,1 @@
+"""The protocol in motion: ports, changes and steps. No asyncio, no driver, no engine in here."""

@@ -1,0 +1,665 @@
+"""Every change of an effect after its submit, as pure functions from a locked snapshot to writes.
+
+This file owns the guards of the protocol: what must still be true, under the lock, for a write to
+be made. A plan reads no clock (`snapshot.now` is the database's) and does no I/O. All plans end
+in the same way: they fold the new fact into the facts, ask `decide` again, and write the state,
+the reason and the next action that follow (`_conclude`). Facts that arrive after the end of an
+effect are stored and rewrite nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import assert_never
+from uuid import UUID
+
+from effect_adapters.base import Answer, Finding
+from effect_broker.protocol.ports import (
+    AddEvidence,
+    AddReceipt,
+    Advance,
+    AttemptRow,
+    BindTarget,
+    BindWire,
+    Change,
+    EvidenceRow,
+    FenceMutation,
+    FreezeContract,
+    LoseAttempt,
+    RecordOutcome,
+    Requeue,
+    Sealed,
+    Snapshot,
+    StartAttempt,
+    StorePayload,
+    Write,
+)
+from effect_contracts.backoff import exponential_seconds
+from effect_contracts.decide import Action, Decision, Reason, deadline, decide
+from effect_contracts.facts import (
+    Attempt,
+    EffectState,
+    Evidence,
+    EvidenceSource,
+    Facts,
+    Hold,
+    Outcome,
+    Verdict,
+)
+from effect_contracts.life import LifeEvent, is_final, move
+from effect_contracts.receipts import receipt_content, receipt_digest, receipt_time
+
+# A run that comes back this often without a new fact waits longer each time, and is then shown
+# to a person: something about this effect breaks its runs.
+IDLE_GENERATIONS_FREE = 3
+IDLE_GENERATIONS_MAX = 10
+_IDLE_WAIT_INITIAL_SECONDS = 1.0
+_IDLE_WAIT_CAP_SECONDS = 60.0
+
+
+class Next(StrEnum):
+    """What a run does after a step."""
+
+    DISPATCH = "dispatch"
+    PROBE = "probe"
+    RELOAD = "reload"
+    WAIT = "wait"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a step tells the workflow: ids, ordinals, states and codes only.
+
+    Attributes:
+        next: what the run does next.
+        version: the version on which that was decided.
+        now: the database clock of the decision.
+        at: for `wait`, when to ask again.
+    """
+
+    next: Next
+    version: int
+    state: EffectState
+    reason: str
+    now: datetime
+    ordinal: int | None = None
+    at: datetime | None = None
+
+    def to_json(self) -> dict[str, str | int | None]:
+        """Return the form that a step hands to the engine."""
+        return {
+            "next": self.next.value,
+            "version": self.version,
+            "state": self.state.value,
+            "reason": self.reason,
+            "now": self.now.isoformat(),
+            "ordinal": self.ordinal,
+            "at": self.at.isoformat() if self.at else None,
+        }
+
+
+class GrantKind(StrEnum):
+    """Whether transaction 1 gave a permission to send."""
+
+    GRANTED = "granted"
+    STALE = "stale"
+    OWNED = "owned"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The answer of transaction 1; only `granted` may send, and only once."""
+
+    kind: GrantKind
+    deadline_seconds: float = 0.0
+
+
+# Reserve -----------------------------------------------------------------------------------
+
+
+def view(snapshot: Snapshot, identity: str) -> tuple[View, Decision | None]:
+    """Decide on a snapshot without writing; the decision is None for a final effect."""
+    intent = snapshot.intent
+    if is_final(intent.state):
+        end = View(Next.END, intent.version, intent.state, intent.reason, snapshot.now)
+        return end, None
+    decision = decide(_held_facts(snapshot, identity), snapshot.document.policy(), snapshot.now)
+    return _view(snapshot, decision, intent.version, intent.state), decision
+
+
+def needs_writing(snapshot: Snapshot, decision: Decision) -> bool:
+    """Whether the stored row says something else than the decision.
+
+    A run that comes early, or again, finds that all is written already and ends without a trace.
+    """
+    if decision.action in {Action.DISPATCH, Action.PROBE}:
+        return False  # their own steps write
+    if decision.lost or decision.action is Action.SETTLE:
+        return True
+    intent = snapshot.intent
+    return (
+        move(intent.state, decision.event) is not intent.state
+        or intent.reason != decision.reason
+        or intent.next_action_at != decision.at
+    )
+
+
+def conclude(
+    snapshot: Snapshot, *, identity: str, expected_version: int, receipt_id: UUID, actor: str
+) -> Change[View]:
+    """Write a wait, a park or a settlement under compare-and-set on the version."""
+    if is_final(snapshot.intent.state) or snapshot.intent.version != expected_version:
+        return Change(view(snapshot, identity)[0])
+    facts = _held_facts(snapshot, identity)
+    decision = decide(facts, snapshot.document.policy(), snapshot.now)
+    if not needs_writing(snapshot, decision):
+        return Change(_view(snapshot, decision, snapshot.intent.version, snapshot.intent.state))
+    return _conclude(snapshot, facts, decision, receipt_id, actor, decision.action.value, {})
+
+
+def bind_wire(snapshot: Snapshot, *, wire: Sealed, wire_digest: bytes) -> Change[None]:
+    """Store the wire request of an intent that was submitted without one; the first one wins."""
+    if snapshot.intent.wire_digest is not None or is_final(snapshot.intent.state):
+        return Change(None)
+    return Change(None, (StorePayload("wire", "", wire), BindWire(wire_digest)))
+
+
+# Dispatch: transaction 1 and transaction 2 ---------------------------------------------------
+
+
+def grant_attempt(
+    snapshot: Snapshot,
+    *,
+    identity: str,
+    expected_version: int,
+    ordinal: int,
+    attempt_id: UUID,
+    executor_id: str,
+) -> Change[Grant]:
+    """Transaction 1: grant one permission to send, or refuse.
+
+    The decision was made on an older view. It is made again here, under the lock, on the
+    database clock and with fresh facts; only the same answer is a permission.
+    """
+    intent = snapshot.intent
+    existing = next((a for a in snapshot.attempts if a.fact.ordinal == ordinal), None)
+    if existing is not None:
+        # Another execution owns this attempt, even if it has lost it: its bytes may be out.
+        return Change(Grant(GrantKind.OWNED))
+    if intent.version != expected_version or is_final(intent.state) or snapshot.wire is None:
+        return Change(Grant(GrantKind.STALE))
+    policy = snapshot.document.policy()
+    decision = decide(_held_facts(snapshot, identity), policy, snapshot.now)
+    if decision.action is not Action.DISPATCH or decision.ordinal != ordinal:
+        return Change(Grant(GrantKind.STALE))
+    deadline_at = snapshot.now + timedelta(seconds=policy.attempt_deadline_seconds)
+    started = StartAttempt(
+        attempt_id=attempt_id,
+        ordinal=ordinal,
+        executor_id=executor_id,
+        started_at=snapshot.now,
+        deadline_at=deadline_at,
+        target_identity=identity,
+    )
+    attempt = Attempt(ordinal, snapshot.now, deadline_at)
+    advance = Advance(
+        event=decision.event,
+        state=move(intent.state, decision.event),
+        reason=decision.reason,
+        next_action_at=deadline(attempt, policy),
+        parked=False,
+        actor=f"worker:{executor_id}",
+        kind="attempt_started",
+        metadata={"ordinal": ordinal, "attempt_id": str(attempt_id)},
+    )
+    bind: tuple[Write, ...] = ()
+    if intent.target_identity is None:
+        bind = (BindTarget(identity),)
+    writes: tuple[Write, ...] = (*_losses(decision), started, *bind, advance)
+    return Change(Grant(GrantKind.GRANTED, policy.attempt_deadline_seconds), writes)
+
+
+def confirm_grant(snapshot: Snapshot, *, attempt_id: UUID) -> Change[bool]:
+    """Whether the attempt stands, asked under the lock after the answer to COMMIT was lost.
+
+    The lock makes the answer final: the transaction in question has ended one way or the other.
+    """
+    return Change(any(a.attempt_id == attempt_id for a in snapshot.attempts))
+
+
+def record_outcome(
+    snapshot: Snapshot,
+    *,
+    attempt_id: UUID,
+    answer: Answer,
+    result: Sealed | None,
+    result_digest: bytes | None,
+    operation: Sealed | None,
+    receipt_id: UUID,
+    executor_id: str,
+) -> Change[View]:
+    """Transaction 2: the process that sent records what it saw; idempotent.
+
+    It fits whatever has happened meanwhile: a successor may have presumed the attempt lost, the
+    effect may be parked or final. The fact is stored in every case.
+    """
+    row = next((a for a in snapshot.attempts if a.attempt_id == attempt_id), None)
+    assert row is not None, "an outcome is recorded only for an attempt that was granted"
+    identity = snapshot.intent.target_identity or ""
+    if row.fact.outcome not in {None, Outcome.PRESUMED_AMBIGUOUS}:
+        return Change(view(snapshot, identity)[0])
+    outcome = RecordOutcome(
+        attempt_id=attempt_id,
+        outcome=answer.outcome,
+        code=answer.code,
+        recorded_at=snapshot.now,
+        external_id=answer.external_id,
+        retry_after_seconds=answer.retry_after_seconds,
+        operation=answer.operation is not None,
+        bytes_may_have_left=answer.bytes_may_have_left,
+        response_digest=answer.response_digest,
+        status=answer.status,
+        result_digest=result_digest,
+    )
+    payloads: list[Write] = []
+    if result is not None:
+        payloads.append(StorePayload("result", str(attempt_id), result))
+    if operation is not None:
+        payloads.append(StorePayload("operation", str(attempt_id), operation))
+    fact = replace(
+        row.fact,
+        outcome=answer.outcome,
+        recorded_at=snapshot.now,
+        code=answer.code,
+        external_id=answer.external_id,
+        retry_after_seconds=answer.retry_after_seconds,
+        operation=answer.operation is not None,
+    )
+    known = replace(row, fact=fact, result_digest=result_digest)
+    after = _with_attempt(snapshot, known)
+    metadata = {
+        "ordinal": row.fact.ordinal,
+        "outcome": answer.outcome.value,
+        "code": answer.code,
+        "late": row.fact.outcome is Outcome.PRESUMED_AMBIGUOUS,
+    }
+    return _add_fact(
+        after, (outcome, *payloads), receipt_id, f"worker:{executor_id}", "outcome_recorded", metadata
+    )
+
+
+# Probe -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeStart:
+    """The answer of `begin_probe`; `view` says what else to do where no probe is due."""
+
+    view: View
+    began_at: datetime | None = None
+    covers_through: int = 0
+
+
+def begin_probe(
+    snapshot: Snapshot,
+    *,
+    identity: str,
+    expected_version: int,
+    timeout_seconds: float,
+    executor_id: str,
+) -> Change[ProbeStart]:
+    """Compare-and-set on the version decided on, and fix when the observation began."""
+    seen, decision = view(snapshot, identity)
+    if decision is None or snapshot.intent.version != expected_version:
+        return Change(ProbeStart(replace(seen, next=Next.RELOAD)))
+    if decision.action is not Action.PROBE:
+        return Change(ProbeStart(replace(seen, next=Next.RELOAD)))
+    through = snapshot.attempts[-1].fact.ordinal
+    advance = Advance(
+        event=LifeEvent.EVIDENCE_SOUGHT,
+        state=move(snapshot.intent.state, LifeEvent.EVIDENCE_SOUGHT),
+        reason=decision.reason,
+        next_action_at=snapshot.now + timedelta(seconds=timeout_seconds),
+        parked=False,
+        actor=f"worker:{executor_id}",
+        kind="probe_started",
+        metadata={"covers_through": through},
+    )
+    started = replace(seen, version=snapshot.intent.version + 1, state=advance.state)
+    return Change(ProbeStart(started, snapshot.now, through), (*_losses(decision), advance))
+
+
+def add_evidence(
+    snapshot: Snapshot,
+    *,
+    evidence_id: UUID,
+    source: EvidenceSource,
+    finding: Finding,
+    began_at: datetime,
+    covers_through: int,
+    target_identity: str | None,
+    result: Sealed | None,
+    result_digest: bytes | None,
+    receipt_id: UUID,
+    actor: str,
+) -> Change[View]:
+    """Store a fact about the target, whoever learned it and whenever; re-derive the state."""
+    row = EvidenceRow(
+        Evidence(
+            evidence_id=str(evidence_id),
+            source=source,
+            verdict=finding.verdict,
+            began_at=began_at,
+            covers_through=covers_through,
+            external_ids=finding.external_ids,
+        ),
+        result_digest,
+    )
+    write = AddEvidence(
+        evidence_id=evidence_id,
+        source=source,
+        verdict=finding.verdict,
+        code=finding.code,
+        began_at=began_at,
+        covers_through=covers_through,
+        external_ids=finding.external_ids,
+        target_identity=target_identity,
+        response_digest=finding.response_digest,
+        result_digest=result_digest,
+    )
+    payloads: tuple[Write, ...] = ()
+    if result is not None:
+        payloads = (StorePayload("result", str(evidence_id), result),)
+    after = _with_evidence(snapshot, row)
+    metadata = {
+        "source": source.value,
+        "verdict": finding.verdict.value,
+        "code": finding.code,
+        "covers_through": covers_through,
+    }
+    return _add_fact(after, (write, *payloads), receipt_id, actor, "evidence_added", metadata)
+
+
+def settle_transaction(
+    snapshot: Snapshot, *, evidence_id: UUID, receipt_id: UUID, actor: str
+) -> Change[View]:
+    """Settle a transactional effect by its mutation key: present, or fenced now.
+
+    The fence row stands on the key of every attempt so far, so that an older transaction that is
+    still open can no longer commit; only then is its absence a proof.
+    """
+    if is_final(snapshot.intent.state) or not snapshot.attempts:
+        return Change(view(snapshot, "")[0])
+    through = snapshot.attempts[-1].fact.ordinal
+    present = snapshot.mutation_ordinal is not None
+    finding = Finding(
+        Verdict.COMMITTED if present else Verdict.NOT_COMMITTED,
+        "mutation_key_present" if present else "mutation_key_fenced",
+    )
+    change = add_evidence(
+        snapshot,
+        evidence_id=evidence_id,
+        source=EvidenceSource.TRANSACTION,
+        finding=finding,
+        began_at=snapshot.now,
+        covers_through=through,
+        target_identity=snapshot.intent.target_identity,
+        result=None,
+        result_digest=None,
+        receipt_id=receipt_id,
+        actor=actor,
+    )
+    if present:
+        return change
+    fences = tuple(FenceMutation(a.fact.ordinal) for a in snapshot.attempts)
+    return Change(change.result, (*fences, *change.writes))
+
+
+# Repair ------------------------------------------------------------------------------------
+
+
+def requeue(snapshot: Snapshot, *, expected_generation: int, actor: str) -> Change[bool]:
+    """Start the next run of a due effect that has no live one; park it if its runs keep failing.
+
+    True if a run was started.
+    """
+    intent = snapshot.intent
+    due = intent.next_action_at is not None and intent.next_action_at <= snapshot.now
+    if is_final(intent.state) or not due or intent.generation != expected_generation:
+        return Change(False)
+    idle = intent.generation - intent.progress_generation
+    if idle >= IDLE_GENERATIONS_MAX:
+        return Change(False, (_parked(snapshot, Reason.RUN_FAILING, actor),))
+    wait = 0.0
+    if idle >= IDLE_GENERATIONS_FREE:
+        wait = exponential_seconds(
+            idle - IDLE_GENERATIONS_FREE, _IDLE_WAIT_INITIAL_SECONDS, 2.0, _IDLE_WAIT_CAP_SECONDS
+        )
+    return Change(
+        True, (Requeue(expected_generation, snapshot.now + timedelta(seconds=wait)),)
+    )
+
+
+def _parked(snapshot: Snapshot, reason: Reason, actor: str) -> Advance:
+    return Advance(
+        event=LifeEvent.REVIEW_NEEDED,
+        state=move(snapshot.intent.state, LifeEvent.REVIEW_NEEDED),
+        reason=reason,
+        next_action_at=None,
+        parked=True,
+        actor=actor,
+        kind="parked",
+        metadata={"generation": snapshot.intent.generation},
+    )
+
+
+# Common ends -------------------------------------------------------------------------------
+
+
+def _held_facts(snapshot: Snapshot, identity: str) -> Facts:
+    bound = snapshot.intent.target_identity
+    if bound is None or bound == identity:
+        return snapshot.facts
+    return replace(snapshot.facts, holds=snapshot.facts.holds | {Hold.TARGET_CHANGED})
+
+
+def _with_attempt(snapshot: Snapshot, row: AttemptRow) -> Snapshot:
+    rows = tuple(row if a.attempt_id == row.attempt_id else a for a in snapshot.attempts)
+    facts = replace(snapshot.facts, attempts=tuple(a.fact for a in rows))
+    return replace(snapshot, attempts=rows, facts=facts)
+
+
+def _with_evidence(snapshot: Snapshot, row: EvidenceRow) -> Snapshot:
+    facts = snapshot.facts
+    if row.fact.source is EvidenceSource.PROBE:
+        began_at = max(row.fact.began_at, facts.probe_began_at or row.fact.began_at)
+        facts = replace(
+            facts, probes_since_attempt=facts.probes_since_attempt + 1, probe_began_at=began_at
+        )
+    if row.fact.verdict is Verdict.UNKNOWN:
+        return replace(snapshot, facts=facts)
+    rows = (*snapshot.evidence, row)
+    facts = replace(facts, evidence=(*facts.evidence, row.fact))
+    return replace(snapshot, evidence=rows, facts=facts)
+
+
+def _add_fact(
+    after: Snapshot,
+    writes: tuple[Write, ...],
+    receipt_id: UUID,
+    actor: str,
+    kind: str,
+    metadata: Mapping[str, str | int | float | bool | None],
+) -> Change[View]:
+    """Write a fact and what follows from it; `after` already contains the fact."""
+    intent = after.intent
+    if is_final(intent.state):
+        late = Advance(
+            event=LifeEvent.LATE_FACT,
+            state=move(intent.state, LifeEvent.LATE_FACT),
+            reason=intent.reason,
+            next_action_at=None,
+            parked=False,
+            actor=actor,
+            kind="late_fact",
+            metadata={**metadata, "contradicts": _contradicts(after)},
+        )
+        end = View(Next.END, intent.version + 1, intent.state, intent.reason, after.now)
+        return Change(end, (*writes, late))
+    # The target of the facts is the one that was bound; a changed target is found by the run.
+    decision = decide(after.facts, after.document.policy(), after.now)
+    change = _conclude(after, after.facts, decision, receipt_id, actor, kind, metadata)
+    return Change(change.result, (*writes, *change.writes))
+
+
+def _contradicts(after: Snapshot) -> bool:
+    """Whether the facts now say something else than the final state does."""
+    facts = replace(after.facts, failed_by_operator=False)
+    decision = decide(facts, after.document.policy(), after.now)
+    commits = decision.event is LifeEvent.COMMIT_PROVED
+    return decision.freezes or commits != (after.intent.state is EffectState.SUCCEEDED)
+
+
+def _conclude(
+    snapshot: Snapshot,
+    facts: Facts,
+    decision: Decision,
+    receipt_id: UUID,
+    actor: str,
+    kind: str,
+    metadata: Mapping[str, str | int | float | bool | None],
+) -> Change[View]:
+    """The writes of a decision: losses, receipt, freeze, and the state with its next action."""
+    intent = snapshot.intent
+    event = _resting_event(decision)
+    state = move(intent.state, event)
+    writes: list[Write] = [*_losses(decision)]
+    if decision.action is Action.SETTLE:
+        writes.append(_receipt(snapshot, decision, state, receipt_id))
+    if decision.freezes:
+        writes.append(FreezeContract(decision.reason))
+    writes.append(
+        Advance(
+            event=event,
+            state=state,
+            reason=decision.reason,
+            next_action_at=_next_action_at(decision, snapshot.now),
+            parked=decision.action is Action.PARK,
+            actor=actor,
+            kind=kind,
+            metadata={**metadata, "row": decision.row},
+        )
+    )
+    return Change(_view(snapshot, decision, intent.version + 1, state), tuple(writes))
+
+
+def _resting_event(decision: Decision) -> LifeEvent:
+    """The move of a decision that is written now and acted on by a later step."""
+    if decision.action is not Action.DISPATCH:
+        return decision.event
+    match decision.reason:
+        case Reason.FIRST_ATTEMPT:
+            return LifeEvent.NOTHING_SENT
+        case Reason.NO_COMMIT_PROVED:
+            return LifeEvent.NO_COMMIT_PROVED
+        case Reason.SAME_KEY_AGAIN:
+            return LifeEvent.OUTCOME_LOST
+        case _:
+            raise AssertionError(f"no dispatch has the reason {decision.reason}")
+
+
+def _next_action_at(decision: Decision, now: datetime) -> datetime | None:
+    match decision.action:
+        case Action.WAIT:
+            return decision.at
+        case Action.DISPATCH | Action.PROBE:
+            return now
+        case Action.PARK | Action.SETTLE:
+            return None
+        case never:
+            assert_never(never)
+
+
+def _losses(decision: Decision) -> tuple[Write, ...]:
+    return tuple(LoseAttempt(ordinal) for ordinal in decision.lost)
+
+
+def _view(snapshot: Snapshot, decision: Decision, version: int, state: EffectState) -> View:
+    match decision.action:
+        case Action.DISPATCH:
+            following = Next.DISPATCH
+        case Action.PROBE:
+            following = Next.PROBE
+        case Action.WAIT:
+            following = Next.WAIT
+        case Action.PARK | Action.SETTLE:
+            following = Next.END
+        case never:
+            assert_never(never)
+    return View(
+        next=following,
+        version=version,
+        state=state,
+        reason=decision.reason,
+        now=snapshot.now,
+        ordinal=decision.ordinal,
+        at=decision.at,
+    )
+
+
+def _receipt(
+    snapshot: Snapshot, decision: Decision, state: EffectState, receipt_id: UUID
+) -> AddReceipt:
+    intent = snapshot.intent
+    source, external_id, result_digest, result_ref = _winner(snapshot, decision)
+    content = receipt_content(
+        {
+            "receipt_id": str(receipt_id),
+            "effect_id": str(intent.effect_id),
+            "tenant_id": str(intent.tenant_id),
+            "operation_key": intent.operation_key,
+            "tool": intent.tool,
+            "request_hash": intent.request_hash.hex(),
+            "contract": {
+                "name": intent.contract_name,
+                "version": intent.contract_version,
+                "digest": intent.contract_digest.hex(),
+            },
+            "safety": intent.safety.value,
+            "downstream_key_digest": _text_digest(intent.downstream_key),
+            "state": state.value,
+            "reason": decision.reason.value,
+            "source": source,
+            "external_id": external_id,
+            "result_digest": result_digest.hex() if result_digest else None,
+            "attempts": len(snapshot.attempts),
+            "settled_at": receipt_time(snapshot.now),
+        }
+    )
+    return AddReceipt(receipt_id, content, receipt_digest(content), result_ref)
+
+
+def _winner(
+    snapshot: Snapshot, decision: Decision
+) -> tuple[str, str | None, bytes | None, str | None]:
+    """Return source, external id, result digest and result reference of the winning fact."""
+    match decision.winner:
+        case None:
+            return ("decision", None, None, None)
+        case Attempt(ordinal=ordinal):
+            row = next(a for a in snapshot.attempts if a.fact.ordinal == ordinal)
+            ref = str(row.attempt_id) if row.result_digest else None
+            return ("response", row.fact.external_id, row.result_digest, ref)
+        case Evidence(evidence_id=evidence_id):
+            found = next(e for e in snapshot.evidence if e.fact.evidence_id == evidence_id)
+            ref = evidence_id if found.result_digest else None
+            ids = found.fact.external_ids
+            return (found.fact.source.value, ids[0] if ids else None, found.result_digest, ref)
+
+
+def _text_digest(text: str) -> str:
+    return receipt_digest(text.encode()).hex()

@@ -1,0 +1,183 @@
+"""The worker process: hosts the engine, dispatches effects, and repairs what others left.
+
+Life of the process: connect, beat once, launch the engine, run the repair loops, and on SIGTERM
+drain: stop claiming, let sends end within their deadlines, hand the rest back, and say so. A
+process that cannot beat for its TTL stops dispatching by itself (`effect_broker.process`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from effect_broker import repair
+from effect_broker.clock import SystemClock
+from effect_broker.durable import DRAIN_GRACE_SECONDS, Host
+from effect_broker.faultpoints import FaultPoints
+from effect_broker.process import WorkerProcess
+from effect_broker.protocol.ports import EffectStore, Ports, StoreError
+
+_log = logging.getLogger(__name__)
+
+_BEATS_PER_TTL = 3
+_REAP_SECONDS = 0.5
+_ORPHANS_SECONDS = 1.0
+_RECONCILE_SECONDS = 0.5
+_QUEUE_SECONDS = 1.0
+
+# How long a drain lets sends run. Longer attempts than this are cut by the supervisor's own
+# patience anyway (Kubernetes: 30 s by default, of which the rest belongs to the shutdown).
+DRAIN_SECONDS = 25.0
+
+
+class WorkerStore(EffectStore, repair.RunStore, Protocol):
+    """All that a worker needs of the store."""
+
+    async def stop_executor(self, executor_id: str) -> None:
+        """Note that this executor has ended, so that its runs are handed on at once."""
+
+
+class Worker:
+    """One worker process.
+
+    Args:
+        url: database URL of the worker's role, for the engine.
+        store: the broker's own store.
+        ports: what the steps run on; its process must be `process`.
+        ttl_seconds: after this long without a heartbeat a peer takes over.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        store: WorkerStore,
+        ports: Ports,
+        process: WorkerProcess,
+        *,
+        ttl_seconds: float,
+        worker_concurrency: int,
+        poll_seconds: float,
+    ) -> None:
+        self._store = store
+        self._ports = ports
+        self._process = process
+        self._ttl_seconds = ttl_seconds
+        self._clock = SystemClock()
+        self._troubled_at_seconds: float | None = None
+        self._host = Host(
+            url, ports, worker_concurrency=worker_concurrency, poll_seconds=poll_seconds
+        )
+
+    async def run(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Work until SIGTERM or SIGINT, then drain.
+
+        Raises:
+            StoreError: the database cannot be reached at the start.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._process.drain)
+        await self._beat()
+        await self._host.launch()
+        loops = [
+            asyncio.create_task(self._every(seconds, work))
+            for seconds, work in (
+                (self._ttl_seconds / _BEATS_PER_TTL, self._beat),
+                (_REAP_SECONDS, self._reap),
+                (_ORPHANS_SECONDS, self._resume_orphans),
+                (_RECONCILE_SECONDS, self._reconcile),
+                (_QUEUE_SECONDS, self._restore_queue),
+            )
+        ]
+        _log.info("worker %s is ready", self._process.executor_id)
+        ready()
+        while not self._process.draining:
+            await self._process.rest(3600.0)
+        await self._drain(loops)
+
+    async def _drain(self, loops: list[asyncio.Task[None]]) -> None:
+        _log.info("worker %s drains", self._process.executor_id)
+        beat, *others = loops
+        for task in others:
+            task.cancel()
+        # Beats go on: a draining process still holds its sends, and nobody may take them for lost.
+        await self._host.drain(DRAIN_SECONDS)
+        ended = await self._process.sends_ended(DRAIN_GRACE_SECONDS)
+        beat.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
+        try:
+            await self._store.stop_executor(self._process.executor_id)
+        except StoreError:
+            _log.warning("could not say goodbye; the peers take over after the TTL")
+        _log.info("worker %s has ended%s", self._process.executor_id, "" if ended else " in a send")
+
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            try:
+                await work()
+            except StoreError as problem:
+                self._troubled_at_seconds = self._clock.boot_seconds()
+                _log.warning("%s: %s", work.__name__, type(problem).__name__)
+            except Exception as problem:
+                # The engine's own errors. The loop must outlive them; the text may hold SQL.
+                self._troubled_at_seconds = self._clock.boot_seconds()
+                _log.warning("%s: %s", work.__name__, type(problem).__name__)
+            await asyncio.sleep(seconds)
+
+    async def _beat(self) -> None:
+        sent_at = self._clock.boot_seconds()
+        await self._store.beat(self._process.executor_id, self._ttl_seconds)
+        self._process.beaten(sent_at)
+
+    async def _reap(self) -> None:
+        troubled_at = self._troubled_at_seconds
+        recently = (
+            troubled_at is not None
+            and self._clock.boot_seconds() - troubled_at < self._ttl_seconds
+        )
+        if recently:
+            return  # when the database was away, the peers could not beat either
+        await repair.reap(self._store, self._host, self._process.executor_id)
+
+    async def _resume_orphans(self) -> None:
+        await repair.resume_orphans(self._store, self._host, self._process.executor_id)
+
+    async def _restore_queue(self) -> None:
+        await repair.restore_queue(self._store, self._host)
+
+    async def _reconcile(self) -> None:
+        actor = f"worker:{self._process.executor_id}"
+        go_on = self._process.may_dispatch
+        while go_on() and await repair.reconcile(
+            self._store, self._store, actor, self._ports.reach, go_on
+        ):
+            await asyncio.sleep(0)
+
+
+class Reconciler:
+    """The reconcile loop alone, by SQL, without the engine."""
+
+    def __init__(self, store: WorkerStore, executor_id: str, faults: FaultPoints) -> None:
+        self._store = store
+        self._actor = f"reconciler:{executor_id}"
+        self._faults = faults
+        self._ending = asyncio.Event()
+
+    async def run(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Work until SIGTERM or SIGINT."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._ending.set)
+        ready()
+        while not self._ending.is_set():
+            try:
+                await repair.reconcile(self._store, self._store, self._actor, self._faults.reach)
+            except StoreError as problem:
+                _log.warning("reconcile: %s", type(problem).__name__)
+            try:
+                await asyncio.wait_for(self._ending.wait(), _RECONCILE_SECONDS)
+            except TimeoutError:
+                continue
