@@ -1,0 +1,63 @@
+"""What every test run shares: the plugins, and the account of the tests that did not run."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+from tools import NOT_FOR_THIS_PLATFORM, REQUIRE_ALL_VARIABLE, all_required
+
+pytest_plugins = ["postgres"]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With `REQUIRE_ALL=1` a skip is a failure, by whatever means the test was skipped."""
+    report = yield
+    _refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a module that is skipped as a whole while it is read."""
+    report = yield
+    _refuse_skip(report)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the tests that did not run, each with its reason, as the last thing before the count."""
+    lines = _not_run(terminalreporter.getreports("skipped"))
+    if not lines:
+        return
+    terminalreporter.section(f"did not run: {len(lines)}")
+    for line in lines:
+        terminalreporter.write_line(line)
+
+
+def _not_run(reports: list[pytest.TestReport]) -> list[str]:
+    """One line for each test; the same test may be reported more than once."""
+    return sorted({f"{report.nodeid}: {_reason(report)}" for report in reports})
+
+
+def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if not report.skipped or hasattr(report, "wasxfail") or not all_required():
+        return
+    reason = _reason(report)
+    if reason.startswith(NOT_FOR_THIS_PLATFORM):
+        return
+    report.outcome = "failed"
+    report.longrepr = f"{reason} ({REQUIRE_ALL_VARIABLE}=1: everything must run)"
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """The words given to `skip`; pytest hands them over with the place and a prefix."""
+    told = report.longrepr
+    reason = str(told[2]) if isinstance(told, tuple) else str(told)
+    return reason.removeprefix("Skipped: ")
