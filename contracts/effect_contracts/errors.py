@@ -1,0 +1,640 @@
+"""The errors of the protocol: this file owns their tree, stable codes and problem bodies.
+
+    EffectError
+    ├── RequestError                 the request itself is wrong; the same bytes fail again
+    │   ├── RequestMalformed         400 request_malformed
+    │   ├── MethodNotAllowed         405 method_not_allowed
+    │   ├── PayloadTooLarge          413 payload_too_large
+    │   ├── UnsupportedMediaType     415 unsupported_media_type
+    │   ├── InvalidPayload           422 invalid_payload
+    │   ├── InvalidOperationKey      422 invalid_operation_key
+    │   ├── InvalidArguments         422 invalid_arguments
+    │   └── UnknownTool              422 unknown_tool
+    ├── AccessError                  who asks, how often, or what may be seen
+    │   ├── Unauthenticated          401 unauthenticated
+    │   ├── Forbidden                403 forbidden
+    │   ├── TenantDisabled           403 tenant_disabled
+    │   ├── NotFound                 404 not_found
+    │   └── RateLimited              429 rate_limited
+    ├── ConflictError                the request is fine, the present state forbids it
+    │   ├── PayloadConflict          409 payload_conflict
+    │   ├── StaleVersion             409 stale_version
+    │   ├── TooEarly                 409 too_early
+    │   └── TransitionRefused        409 illegal_transition
+    ├── ContractError                a contract document is at fault
+    │   ├── ContractInvalid          422 contract_invalid
+    │   └── ContractConflict         409 contract_conflict
+    └── BrokerError                  the broker or what it stands on is at fault
+        ├── StorageUnavailable       503 storage_unavailable
+        ├── KeyRingMissing           500 key_ring_missing
+        ├── ConfigurationInvalid     500 configuration_invalid
+        └── InternalError            500 internal
+
+Every leaf has one code and every code one leaf. An error carries codes, JSON Pointers, limits,
+times and sentences that stand in the source, and never a value, an argument or a secret: the
+constructors have no place to put one. `problem` prints the body of RFC 9457. A code, once
+published, keeps its meaning and its status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import ClassVar, Final, TypeAlias, assert_never
+from uuid import UUID
+
+from effect_contracts.facts import EffectState
+
+# Longer pointers are cut at a member, so that a problem body and a log line stay short whatever
+# names the caller chose. A cut pointer still names a place that encloses the one at fault.
+POINTER_CHARS_MAX: Final = 512
+
+PROBLEM_TYPE_PREFIX: Final = "urn:effect-broker:problem:"
+
+Extra: TypeAlias = str | int | list[dict[str, str]]
+
+
+class ProblemCode(StrEnum):
+    """The stable name of a problem: what programs compare, and the end of its type URN."""
+
+    REQUEST_MALFORMED = "request_malformed"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    PAYLOAD_TOO_LARGE = "payload_too_large"
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
+    INVALID_PAYLOAD = "invalid_payload"
+    INVALID_OPERATION_KEY = "invalid_operation_key"
+    INVALID_ARGUMENTS = "invalid_arguments"
+    UNKNOWN_TOOL = "unknown_tool"
+    UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
+    TENANT_DISABLED = "tenant_disabled"
+    NOT_FOUND = "not_found"
+    RATE_LIMITED = "rate_limited"
+    PAYLOAD_CONFLICT = "payload_conflict"
+    STALE_VERSION = "stale_version"
+    TOO_EARLY = "too_early"
+    ILLEGAL_TRANSITION = "illegal_transition"
+    CONTRACT_INVALID = "contract_invalid"
+    CONTRACT_CONFLICT = "contract_conflict"
+    STORAGE_UNAVAILABLE = "storage_unavailable"
+    KEY_RING_MISSING = "key_ring_missing"
+    CONFIGURATION_INVALID = "configuration_invalid"
+    INTERNAL = "internal"
+
+
+def status_of(code: ProblemCode) -> int:
+    """Return the HTTP status that belongs to `code` (RFC 9110, section 15)."""
+    match code:
+        case ProblemCode.REQUEST_MALFORMED:
+            return 400
+        case ProblemCode.UNAUTHENTICATED:
+            return 401
+        case ProblemCode.FORBIDDEN | ProblemCode.TENANT_DISABLED:
+            return 403
+        case ProblemCode.NOT_FOUND:
+            return 404
+        case ProblemCode.METHOD_NOT_ALLOWED:
+            return 405
+        case (
+            ProblemCode.PAYLOAD_CONFLICT
+            | ProblemCode.STALE_VERSION
+            | ProblemCode.TOO_EARLY
+            | ProblemCode.ILLEGAL_TRANSITION
+            | ProblemCode.CONTRACT_CONFLICT
+        ):
+            return 409
+        case ProblemCode.PAYLOAD_TOO_LARGE:
+            return 413
+        case ProblemCode.UNSUPPORTED_MEDIA_TYPE:
+            return 415
+        case (
+            ProblemCode.INVALID_PAYLOAD
+            | ProblemCode.INVALID_OPERATION_KEY
+            | ProblemCode.INVALID_ARGUMENTS
+            | ProblemCode.UNKNOWN_TOOL
+            | ProblemCode.CONTRACT_INVALID
+        ):
+            return 422
+        case ProblemCode.RATE_LIMITED:
+            return 429
+        case (
+            ProblemCode.KEY_RING_MISSING | ProblemCode.CONFIGURATION_INVALID | ProblemCode.INTERNAL
+        ):
+            return 500
+        case ProblemCode.STORAGE_UNAVAILABLE:
+            return 503
+        case _:
+            assert_never(code)
+
+
+class PayloadReason(StrEnum):
+    """Why a payload has no canonical form. Stable, like the problem codes."""
+
+    EMPTY = "empty"
+    TOO_LARGE = "too_large"
+    BYTE_ORDER_MARK = "byte_order_mark"
+    NOT_UTF8 = "not_utf8"
+    SYNTAX = "syntax"
+    TRAILING_TEXT = "trailing_text"
+    TOO_DEEP = "too_deep"
+    DUPLICATE_MEMBER = "duplicate_member"
+    NAME_NOT_TEXT = "name_not_text"
+    NUMBER_NOT_FINITE = "number_not_finite"
+    NUMBER_RANGE = "number_range"
+    NUMBER_PRECISION = "number_precision"
+    LONE_SURROGATE = "lone_surrogate"
+    NUL_CHARACTER = "nul_character"
+    TYPE_UNSUPPORTED = "type_unsupported"
+    NOT_AN_OBJECT = "not_an_object"
+
+
+_PAYLOAD_SENTENCES: Final = {
+    PayloadReason.EMPTY: "The payload is empty; send one JSON value.",
+    PayloadReason.TOO_LARGE: "The payload is larger than the limit.",
+    PayloadReason.BYTE_ORDER_MARK: "The payload begins with a byte order mark; send plain UTF-8.",
+    PayloadReason.NOT_UTF8: "The payload is not valid UTF-8.",
+    PayloadReason.SYNTAX: "The payload is not valid JSON (RFC 8259).",
+    PayloadReason.TRAILING_TEXT: (
+        "Text follows the JSON value; send one value and nothing after it."
+    ),
+    PayloadReason.TOO_DEEP: "Objects and arrays are nested deeper than the limit.",
+    PayloadReason.DUPLICATE_MEMBER: "An object has two members of the same name.",
+    PayloadReason.NAME_NOT_TEXT: "A member name is not a string.",
+    PayloadReason.NUMBER_NOT_FINITE: "NaN and infinities are not JSON numbers.",
+    PayloadReason.NUMBER_RANGE: "A number lies beyond ±(2^53-1); send it as a string.",
+    PayloadReason.NUMBER_PRECISION: (
+        "A number has more digits than a double keeps; send it as a string."
+    ),
+    PayloadReason.LONE_SURROGATE: (
+        "A string holds half of a surrogate pair, which no UTF-8 text can carry."
+    ),
+    PayloadReason.NUL_CHARACTER: "A string holds the character U+0000, which cannot be stored.",
+    PayloadReason.TYPE_UNSUPPORTED: (
+        "A value has a type without a declared JSON form; use dict, list, str, int, "
+        "float, bool or None itself, and strings for decimals, dates and bytes."
+    ),
+    PayloadReason.NOT_AN_OBJECT: "The arguments are not a JSON object.",
+}
+
+
+class OperationKeyReason(StrEnum):
+    """Why a text is no operation key."""
+
+    NOT_TEXT = "not_text"
+    EMPTY = "empty"
+    TOO_LONG = "too_long"
+    ILLEGAL_CHARACTER = "illegal_character"
+
+
+_OPERATION_KEY_SENTENCES: Final = {
+    OperationKeyReason.NOT_TEXT: "The operation key is missing or not a string.",
+    OperationKeyReason.EMPTY: "The operation key is empty.",
+    OperationKeyReason.TOO_LONG: "The operation key is longer than the limit; it is never cut.",
+    OperationKeyReason.ILLEGAL_CHARACTER: (
+        "The operation key may hold printable ASCII without spaces only (0x21 to 0x7E)."
+    ),
+}
+
+
+def json_pointer(tokens: Iterable[str | int]) -> str:
+    """Join member names and array indices to a JSON Pointer (RFC 6901).
+
+    The pointer is cut before a name that is not printable (it could forge a log line, and half a
+    surrogate pair cannot be encoded) and at `POINTER_CHARS_MAX`. What is left still encloses the
+    place. The root is "".
+    """
+    pointer = ""
+    for token in tokens:
+        name = str(token)
+        if not name.isprintable():
+            break
+        longer = pointer + "/" + name.replace("~", "~0").replace("/", "~1")
+        if len(longer) > POINTER_CHARS_MAX:
+            break
+        pointer = longer
+    return pointer
+
+
+class EffectError(Exception):
+    """The root of every error that the broker raises on purpose.
+
+    `detail` is a sentence of this source tree; `field` is a JSON Pointer into what the caller
+    sent; `extras` become further members of the problem body.
+    """
+
+    code: ClassVar[ProblemCode]
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        field: str | None = None,
+        extras: Mapping[str, Extra | None] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.field = field
+        self.extras = {name: v for name, v in (extras or {}).items() if v is not None}
+
+    @property
+    def title(self) -> str:
+        """The code in words: the same for every occurrence, as RFC 9457 asks."""
+        return self.code.value.replace("_", " ").capitalize()
+
+    @property
+    def status(self) -> int:
+        """The HTTP status of the code."""
+        return status_of(self.code)
+
+    @property
+    def retry_after_seconds(self) -> int | None:
+        """What a `Retry-After` header should say, if the error knows."""
+        seconds = self.extras.get("retry_after_seconds")
+        return seconds if isinstance(seconds, int) else None
+
+    def __str__(self) -> str:
+        place = f" (at {self.field or 'the root'})" if self.field is not None else ""
+        return f"{self.code}: {self.detail}{place}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # The leaves differ in their constructors, so the default way to copy and pickle fails.
+        return _rebuilt, (type(self), self.detail, self.field, self.extras)
+
+
+def _rebuilt(
+    leaf: type[EffectError], detail: str, field: str | None, extras: Mapping[str, Extra]
+) -> EffectError:
+    error = leaf.__new__(leaf)
+    EffectError.__init__(error, detail, field=field, extras=extras)
+    return error
+
+
+# --- the request itself is wrong ------------------------------------------------------------
+
+
+class RequestError(EffectError):
+    """The request is at fault: the same bytes will fail again."""
+
+
+class RequestMalformed(RequestError):
+    """The envelope is unreadable: a header, query or path parameter named by `parameter`."""
+
+    code = ProblemCode.REQUEST_MALFORMED
+
+    def __init__(self, *, parameter: str | None = None) -> None:
+        super().__init__(
+            "The request cannot be read as this operation asks for it.",
+            extras={"parameter": parameter},
+        )
+
+
+class MethodNotAllowed(RequestError):
+    """The path exists, the method does not."""
+
+    code = ProblemCode.METHOD_NOT_ALLOWED
+
+    def __init__(self) -> None:
+        super().__init__("This path does not offer this method; see the Allow header.")
+
+
+class PayloadTooLarge(RequestError):
+    """The body was not read to its end; `limit_bytes` is what would have been read."""
+
+    code = ProblemCode.PAYLOAD_TOO_LARGE
+
+    def __init__(self, *, limit_bytes: int) -> None:
+        super().__init__(
+            f"The body is larger than {limit_bytes} bytes.", extras={"limit": limit_bytes}
+        )
+
+
+class UnsupportedMediaType(RequestError):
+    """The body is not declared as JSON."""
+
+    code = ProblemCode.UNSUPPORTED_MEDIA_TYPE
+
+    def __init__(self) -> None:
+        super().__init__("Send application/json in UTF-8, without a content encoding.")
+
+
+class InvalidPayload(RequestError):
+    """The payload has no canonical form.
+
+    `field` points at the value, `offset_bytes` into the raw body where there is no value yet,
+    `limit` is the bound that was exceeded (bytes or levels).
+    """
+
+    code = ProblemCode.INVALID_PAYLOAD
+
+    def __init__(
+        self,
+        reason: PayloadReason,
+        *,
+        field: str | None = None,
+        offset_bytes: int | None = None,
+        limit: int | None = None,
+    ) -> None:
+        super().__init__(
+            _PAYLOAD_SENTENCES[reason],
+            field=field,
+            extras={"reason": reason.value, "offset": offset_bytes, "limit": limit},
+        )
+
+    @property
+    def reason(self) -> PayloadReason:
+        """Which rule was broken."""
+        return PayloadReason(str(self.extras["reason"]))
+
+
+class InvalidOperationKey(RequestError):
+    """The operation key breaks its rule; `offset_chars` is the place of an illegal character."""
+
+    code = ProblemCode.INVALID_OPERATION_KEY
+
+    def __init__(
+        self,
+        reason: OperationKeyReason,
+        *,
+        offset_chars: int | None = None,
+        limit: int | None = None,
+    ) -> None:
+        super().__init__(
+            _OPERATION_KEY_SENTENCES[reason],
+            field="/operation_key",
+            extras={"reason": reason.value, "offset": offset_chars, "limit": limit},
+        )
+
+    @property
+    def reason(self) -> OperationKeyReason:
+        """Which rule was broken."""
+        return OperationKeyReason(str(self.extras["reason"]))
+
+
+class InvalidArguments(RequestError):
+    """The arguments break the contract's JSON Schema.
+
+    `field` points at the value, `keyword` is the schema keyword that failed (`required`, `type`).
+    """
+
+    code = ProblemCode.INVALID_ARGUMENTS
+
+    def __init__(self, *, field: str, keyword: str) -> None:
+        super().__init__(
+            f"The arguments break the contract's schema by its keyword '{keyword}'.",
+            field=field,
+            extras={"keyword": keyword},
+        )
+
+
+class UnknownTool(RequestError):
+    """No active contract serves the tool that was named."""
+
+    code = ProblemCode.UNKNOWN_TOOL
+
+    def __init__(self) -> None:
+        super().__init__(
+            "No active contract serves this tool; 'effect-broker contracts list' shows them.",
+            field="/tool",
+        )
+
+
+# --- who asks, how often, what may be seen ---------------------------------------------------
+
+
+class AccessError(EffectError):
+    """The caller may not do this, or not now."""
+
+
+class Unauthenticated(AccessError):
+    """No API key, or one that is unknown or revoked: the three look the same on purpose."""
+
+    code = ProblemCode.UNAUTHENTICATED
+
+    def __init__(self) -> None:
+        super().__init__("Send a valid API key as 'Authorization: Bearer <key>'.")
+
+
+class Forbidden(AccessError):
+    """The key is good and lacks the named scope."""
+
+    code = ProblemCode.FORBIDDEN
+
+    def __init__(self, *, scope: str | None = None) -> None:
+        super().__init__("This API key may not do this.", extras={"scope": scope})
+
+
+class TenantDisabled(AccessError):
+    """The tenant is switched off; nothing is accepted or dispatched for it."""
+
+    code = ProblemCode.TENANT_DISABLED
+
+    def __init__(self) -> None:
+        super().__init__("This tenant is disabled.")
+
+
+class NotFound(AccessError):
+    """It does not exist, or belongs to another tenant: the two look the same on purpose."""
+
+    code = ProblemCode.NOT_FOUND
+
+    def __init__(self) -> None:
+        super().__init__("There is no such resource.")
+
+
+class RateLimited(AccessError):
+    """Too many requests; come again in `retry_after_seconds`."""
+
+    code = ProblemCode.RATE_LIMITED
+
+    def __init__(self, *, retry_after_seconds: int) -> None:
+        super().__init__(
+            f"Too many requests; try again in {retry_after_seconds} s.",
+            extras={"retry_after_seconds": retry_after_seconds},
+        )
+
+
+# --- the present state forbids it ------------------------------------------------------------
+
+
+class ConflictError(EffectError):
+    """The request is well formed and contradicts what is stored."""
+
+
+class PayloadConflict(ConflictError):
+    """The operation key is taken by another request.
+
+    `field` is the first place that differs (None where the stored arguments were erased);
+    `effect_id` and `state` tell of the effect that holds the key. Nothing was dispatched.
+    """
+
+    code = ProblemCode.PAYLOAD_CONFLICT
+
+    def __init__(
+        self,
+        *,
+        field: str | None,
+        effect_id: UUID | None = None,
+        state: EffectState | None = None,
+    ) -> None:
+        super().__init__(
+            "This operation key is bound to another request; nothing was sent. "
+            "Repeat the first request unchanged, or use a new key for a new intent.",
+            field=field,
+            extras={
+                "effect_id": None if effect_id is None else str(effect_id),
+                "state": None if state is None else state.value,
+            },
+        )
+
+
+class StaleVersion(ConflictError):
+    """The decision was made on another version than the stored one."""
+
+    code = ProblemCode.STALE_VERSION
+
+    def __init__(self, *, expected: int, found: int | None = None) -> None:
+        super().__init__(
+            "The effect has changed since it was read; read it again and decide anew.",
+            extras={"expected_version": expected, "version": found},
+        )
+
+
+class TooEarly(ConflictError):
+    """The observation began before it could prove anything; it can from `not_before` on."""
+
+    code = ProblemCode.TOO_EARLY
+
+    def __init__(self, *, not_before: datetime) -> None:
+        assert not_before.tzinfo is not None, "a moment without a zone is no moment"
+        moment = not_before.astimezone(UTC).isoformat()
+        super().__init__(
+            f"Proof of no commit counts only if it was observed from {moment} on.",
+            extras={"not_before": moment},
+        )
+
+
+class TransitionRefused(ConflictError):
+    """The effect's state does not permit what was asked."""
+
+    code = ProblemCode.ILLEGAL_TRANSITION
+
+    def __init__(self, *, state: EffectState) -> None:
+        super().__init__(
+            f"An effect in state '{state.value}' does not permit this.",
+            extras={"state": state.value},
+        )
+
+
+# --- a contract document is at fault ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ContractProblem:
+    """One broken rule of a contract document: where, and a sentence on how to mend it."""
+
+    field: str
+    message: str
+
+
+class ContractError(EffectError):
+    """A contract document cannot be used."""
+
+
+class ContractInvalid(ContractError):
+    """The document breaks rules; all of them are listed, in the order of the document."""
+
+    code = ProblemCode.CONTRACT_INVALID
+
+    def __init__(self, problems: Sequence[ContractProblem]) -> None:
+        assert problems, "an invalid contract has at least one problem"
+        first = problems[0]
+        more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
+        super().__init__(
+            first.message + more,
+            field=first.field,
+            extras={"problems": [{"field": p.field, "message": p.message} for p in problems]},
+        )
+
+
+class ContractConflict(ContractError):
+    """The same name and version is stored with another digest."""
+
+    code = ProblemCode.CONTRACT_CONFLICT
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This contract name and version is stored with other content; "
+            "raise the version, a published one never changes."
+        )
+
+
+# --- the broker is at fault ------------------------------------------------------------------
+
+
+class BrokerError(EffectError):
+    """Nothing is wrong with the request."""
+
+
+class StorageUnavailable(BrokerError):
+    """The database did not answer or may not be written. Repeating a submit is safe."""
+
+    code = ProblemCode.STORAGE_UNAVAILABLE
+
+    def __init__(self, *, retry_after_seconds: int = 1) -> None:
+        super().__init__(
+            "The database cannot be reached or written; the same request may be sent again.",
+            extras={"retry_after_seconds": retry_after_seconds},
+        )
+
+
+class KeyRingMissing(BrokerError):
+    """No key ring, or none with the key that a stored row names."""
+
+    code = ProblemCode.KEY_RING_MISSING
+
+    def __init__(self, *, key_id: str | None = None) -> None:
+        super().__init__(
+            "The key ring is missing or lacks a key that is needed.", extras={"key_id": key_id}
+        )
+
+
+class ConfigurationInvalid(BrokerError):
+    """A setting is wrong; `remedy` is a sentence that says what to do, without its value."""
+
+    code = ProblemCode.CONFIGURATION_INVALID
+
+    def __init__(self, *, setting: str, remedy: str) -> None:
+        super().__init__(f"{setting}: {remedy}", extras={"setting": setting})
+
+
+class InternalError(BrokerError):
+    """A mistake of the broker's own; the log has the rest under the problem's instance."""
+
+    code = ProblemCode.INTERNAL
+
+    def __init__(self) -> None:
+        super().__init__("The broker made a mistake; the same request may be sent again.")
+
+
+def problem(error: EffectError, instance: str | None = None) -> dict[str, object]:
+    """Return the problem body of RFC 9457 for `error`.
+
+    `instance` is a URI reference of this occurrence (for instance the request id), if there is
+    one. Members of the standard come first and are never overwritten by an extra.
+    """
+    body: dict[str, object] = {
+        "type": PROBLEM_TYPE_PREFIX + error.code.value,
+        "title": error.title,
+        "status": error.status,
+        "detail": error.detail,
+        "code": error.code.value,
+    }
+    if instance is not None:
+        body["instance"] = instance
+    if error.field is not None:
+        body["field"] = error.field
+    for name, extra in error.extras.items():
+        body.setdefault(name, extra)
+    return body
