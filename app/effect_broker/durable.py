@@ -17,6 +17,7 @@ import logging
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, NoReturn
@@ -27,7 +28,7 @@ from dbos import _serialization as dbos_serialization
 
 from effect_broker import hosting
 from effect_broker.protocol import steps
-from effect_broker.protocol.changes import Next, View
+from effect_broker.protocol.conclusion import Next, View
 from effect_broker.protocol.ports import EffectMissing, Ports, StoreError
 from effect_broker.protocol.run import StepResult, drive
 
@@ -90,9 +91,7 @@ class _Slot:
 _slot = _Slot()
 
 
-async def _guarded(
-    name: str, effect_id: str, step: Callable[[], Awaitable[View]]
-) -> StepResult:
+async def _guarded(name: str, effect_id: str, step: Callable[[], Awaitable[View]]) -> StepResult:
     """Run a step; whatever goes wrong becomes the end of the run, without a text of its own."""
     try:
         return (await step()).to_json()
@@ -114,9 +113,7 @@ def _end(reason: str) -> StepResult:
 
 @DBOS.step(name="reserve")
 async def _reserve(tenant_id: str, effect_id: str, generation: int) -> StepResult:
-    step = partial(
-        steps.reserve, _slot.require(), UUID(tenant_id), UUID(effect_id), generation
-    )
+    step = partial(steps.reserve, _slot.require(), UUID(tenant_id), UUID(effect_id), generation)
     return await _guarded("reserve", effect_id, step)
 
 
@@ -210,11 +207,13 @@ class Host:
 
     async def drain(self, timeout_seconds: float) -> None:
         """Stop claiming, let running steps end for at most `timeout_seconds`, and shut down."""
+        if self._client is not None:
+            await asyncio.to_thread(self._client.destroy)
         await asyncio.to_thread(
             DBOS.destroy, workflow_completion_timeout_sec=max(1, round(timeout_seconds))
         )
-        if self._client is not None:
-            await asyncio.to_thread(self._client.destroy)
+        # DBOS made its own pool the loop's default and has just shut it; name look-ups need one.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max_workers=2))
 
     async def ensure_queue(self) -> None:
         """Register the queue; a recreated schema comes back without it."""

@@ -1,16 +1,18 @@
 """The named fault points: this module owns their names and what an armed one does.
 
 A fault point is a place at which a proof may stop the process. In production nothing is armed and
-`reach` returns at once. A test arms points through the environment:
+`reach` returns at once. There are two ways to arm a point:
 
-    EFFECT_BROKER_FAULT=after_target_answer:kill
-    EFFECT_BROKER_FAULT=before_socket_write:stop@2,after_receipt_commit:kill
+    EFFECT_BROKER_FAULT=after_target_answer:kill,before_socket_write:stop@2
+        for this process; `@n` picks the n-th time that the point is reached (default 1)
+    EFFECT_BROKER_FAULT_DIR=/some/dir
+        for all processes that share the directory, while they run: a file named
+        `after_target_answer.kill` arms the point once. The process that meets it renames the
+        file to `after_target_answer.kill.fired.<pid>` and acts, so that a restarted process does
+        not die at the same point for ever.
 
-The action is `kill` (SIGKILL to this process), `stop` (SIGSTOP to this process) or
-`gate` (writes `<point>.reached` into EFFECT_BROKER_FAULT_DIR and waits until `<point>.release`
-stands there). `@n` picks the n-th time that the point is reached (default 1). With
-EFFECT_BROKER_FAULT_DIR set, a fault fires once for all processes that share the directory, so that
-a restarted worker does not die at the same point for ever.
+The action is `kill` (SIGKILL to this process), `stop` (SIGSTOP to this process) or `gate` (wait,
+with the whole process, until `<point>.release` stands in the directory).
 """
 
 from __future__ import annotations
@@ -90,7 +92,12 @@ def parse_faults(text: str) -> tuple[Fault, ...]:
 
 
 class FaultPoints:
-    """The fault points of one process."""
+    """The fault points of one process.
+
+    Args:
+        faults: armed for this process.
+        directory: where points are armed while processes run; None for none.
+    """
 
     def __init__(self, faults: tuple[Fault, ...] = (), directory: Path | None = None) -> None:
         self._faults = faults
@@ -112,35 +119,47 @@ class FaultPoints:
 
     def reach(self, name: str) -> None:
         """Report that execution is at the point `name`; returns at once unless it is armed."""
-        if not self._faults:
+        if not self._faults and self._directory is None:
             return
         point = FaultPoint(name)
         with self._lock:
             self._reached[point] += 1
             count = self._reached[point]
         for fault in self._faults:
-            if fault.point is point and fault.nth == count and self._fires(fault):
-                self._act(fault)
+            if fault.point is point and fault.nth == count:
+                self._act(point, fault.action)
+        if self._directory is not None:
+            for action in FaultAction:
+                if _disarmed(self._directory / f"{point}.{action}"):
+                    self._act(point, action)
 
-    def _fires(self, fault: Fault) -> bool:
-        if self._directory is None:
-            return True
-        try:
-            (self._directory / f"{fault.point}.fired").touch(exist_ok=False)
-        except FileExistsError:
-            return False
-        return True
-
-    def _act(self, fault: Fault) -> None:
-        match fault.action:
+    def _act(self, point: FaultPoint, action: FaultAction) -> None:
+        match action:
             case FaultAction.KILL:
                 os.kill(os.getpid(), signal.SIGKILL)
             case FaultAction.STOP:
                 os.kill(os.getpid(), signal.SIGSTOP)
             case FaultAction.GATE:
                 assert self._directory is not None, f"a gate needs {ENV_FAULT_DIR}"
-                (self._directory / f"{fault.point}.reached").touch()
-                release = self._directory / f"{fault.point}.release"
+                release = self._directory / f"{point}.release"
                 # A gate stops the whole process on purpose, as a long pause would.
                 while not release.exists():
                     threading.Event().wait(0.01)
+
+
+def arm(directory: Path, point: FaultPoint, action: FaultAction) -> None:
+    """Arm a point once for the processes that share the directory."""
+    (directory / f"{point}.{action}").touch()
+
+
+def fired(directory: Path, point: FaultPoint, action: FaultAction) -> tuple[int, ...]:
+    """Return the ids of the processes that have met the armed point."""
+    return tuple(int(path.suffix[1:]) for path in directory.glob(f"{point}.{action}.fired.*"))
+
+
+def _disarmed(armed: Path) -> bool:
+    try:
+        armed.rename(f"{armed}.fired.{os.getpid()}")  # atomic: one process gets it
+    except FileNotFoundError:
+        return False
+    return True

@@ -139,7 +139,7 @@ class Intake:
         document.check_arguments(arguments)
         secret = self._ring.hmac_key(tenant.hmac_key_id)
         downstream_key = keys.downstream_key(
-            secret, tenant.tenant_id, request.operation_key, document.key_format()
+            secret, tenant.tenant_id, request.operation_key, document.key_format
         )
         wire = self._rendered(document, arguments, downstream_key)
 

@@ -20,9 +20,10 @@ from functools import partial
 from typing import Protocol
 from uuid import UUID
 
+from effect_adapters.base import Reach
 from effect_broker.faultpoints import FaultPoint
 from effect_broker.protocol import changes
-from effect_broker.protocol.ports import EffectMissing, EffectStore, Reach, StoreError
+from effect_broker.protocol.ports import EffectMissing, EffectStore, StoreError
 
 _log = logging.getLogger(__name__)
 

@@ -135,8 +135,7 @@ class Worker:
     async def _reap(self) -> None:
         troubled_at = self._troubled_at_seconds
         recently = (
-            troubled_at is not None
-            and self._clock.boot_seconds() - troubled_at < self._ttl_seconds
+            troubled_at is not None and self._clock.boot_seconds() - troubled_at < self._ttl_seconds
         )
         if recently:
             return  # when the database was away, the peers could not beat either
@@ -151,10 +150,11 @@ class Worker:
     async def _reconcile(self) -> None:
         actor = f"worker:{self._process.executor_id}"
         go_on = self._process.may_dispatch
-        while go_on() and await repair.reconcile(
-            self._store, self._store, actor, self._ports.reach, go_on
-        ):
-            await asyncio.sleep(0)
+        started = go_on()
+        while started:  # a full batch is followed by the next one at once
+            started = bool(
+                await repair.reconcile(self._store, self._store, actor, self._ports.reach, go_on)
+            )
 
 
 class Reconciler:

@@ -2,33 +2,40 @@
 
 This file owns the guards of the protocol: what must still be true, under the lock, for a write to
 be made. A plan reads no clock (`snapshot.now` is the database's) and does no I/O. All plans end
-in the same way: they fold the new fact into the facts, ask `decide` again, and write the state,
-the reason and the next action that follow (`_conclude`). Facts that arrive after the end of an
-effect are stored and rewrite nothing.
+in the same way (`effect_broker.protocol.conclusion`): they fold the new fact into the facts, ask
+`decide` again, and write the state, the reason and the next action that follow. Facts that arrive
+after the end of an effect are stored and rewrite nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import assert_never
 from uuid import UUID
 
 from effect_adapters.base import Answer, Finding
+from effect_broker.protocol.conclusion import (
+    Next,
+    View,
+    add_fact,
+    held_facts,
+    losses,
+    needs_writing,
+    view,
+    view_of,
+    with_attempt,
+    with_evidence,
+    write_decision,
+)
 from effect_broker.protocol.ports import (
     AddEvidence,
-    AddReceipt,
     Advance,
-    AttemptRow,
     BindTarget,
     BindWire,
     Change,
     EvidenceRow,
     FenceMutation,
-    FreezeContract,
-    LoseAttempt,
     RecordOutcome,
     Requeue,
     Sealed,
@@ -38,19 +45,15 @@ from effect_broker.protocol.ports import (
     Write,
 )
 from effect_contracts.backoff import exponential_seconds
-from effect_contracts.decide import Action, Decision, Reason, deadline, decide
+from effect_contracts.decide import Action, Reason, deadline, decide
 from effect_contracts.facts import (
     Attempt,
-    EffectState,
     Evidence,
     EvidenceSource,
-    Facts,
-    Hold,
     Outcome,
     Verdict,
 )
 from effect_contracts.life import LifeEvent, is_final, move
-from effect_contracts.receipts import receipt_content, receipt_digest, receipt_time
 
 # A run that comes back this often without a new fact waits longer each time, and is then shown
 # to a person: something about this effect breaks its runs.
@@ -58,48 +61,6 @@ IDLE_GENERATIONS_FREE = 3
 IDLE_GENERATIONS_MAX = 10
 _IDLE_WAIT_INITIAL_SECONDS = 1.0
 _IDLE_WAIT_CAP_SECONDS = 60.0
-
-
-class Next(StrEnum):
-    """What a run does after a step."""
-
-    DISPATCH = "dispatch"
-    PROBE = "probe"
-    RELOAD = "reload"
-    WAIT = "wait"
-    END = "end"
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What a step tells the workflow: ids, ordinals, states and codes only.
-
-    Attributes:
-        next: what the run does next.
-        version: the version on which that was decided.
-        now: the database clock of the decision.
-        at: for `wait`, when to ask again.
-    """
-
-    next: Next
-    version: int
-    state: EffectState
-    reason: str
-    now: datetime
-    ordinal: int | None = None
-    at: datetime | None = None
-
-    def to_json(self) -> dict[str, str | int | None]:
-        """Return the form that a step hands to the engine."""
-        return {
-            "next": self.next.value,
-            "version": self.version,
-            "state": self.state.value,
-            "reason": self.reason,
-            "now": self.now.isoformat(),
-            "ordinal": self.ordinal,
-            "at": self.at.isoformat() if self.at else None,
-        }
 
 
 class GrantKind(StrEnum):
@@ -121,44 +82,17 @@ class Grant:
 # Reserve -----------------------------------------------------------------------------------
 
 
-def view(snapshot: Snapshot, identity: str) -> tuple[View, Decision | None]:
-    """Decide on a snapshot without writing; the decision is None for a final effect."""
-    intent = snapshot.intent
-    if is_final(intent.state):
-        end = View(Next.END, intent.version, intent.state, intent.reason, snapshot.now)
-        return end, None
-    decision = decide(_held_facts(snapshot, identity), snapshot.document.policy(), snapshot.now)
-    return _view(snapshot, decision, intent.version, intent.state), decision
-
-
-def needs_writing(snapshot: Snapshot, decision: Decision) -> bool:
-    """Whether the stored row says something else than the decision.
-
-    A run that comes early, or again, finds that all is written already and ends without a trace.
-    """
-    if decision.action in {Action.DISPATCH, Action.PROBE}:
-        return False  # their own steps write
-    if decision.lost or decision.action is Action.SETTLE:
-        return True
-    intent = snapshot.intent
-    return (
-        move(intent.state, decision.event) is not intent.state
-        or intent.reason != decision.reason
-        or intent.next_action_at != decision.at
-    )
-
-
 def conclude(
     snapshot: Snapshot, *, identity: str, expected_version: int, receipt_id: UUID, actor: str
 ) -> Change[View]:
     """Write a wait, a park or a settlement under compare-and-set on the version."""
     if is_final(snapshot.intent.state) or snapshot.intent.version != expected_version:
         return Change(view(snapshot, identity)[0])
-    facts = _held_facts(snapshot, identity)
+    facts = held_facts(snapshot, identity)
     decision = decide(facts, snapshot.document.policy(), snapshot.now)
     if not needs_writing(snapshot, decision):
-        return Change(_view(snapshot, decision, snapshot.intent.version, snapshot.intent.state))
-    return _conclude(snapshot, facts, decision, receipt_id, actor, decision.action.value, {})
+        return Change(view_of(snapshot, decision, snapshot.intent.version, snapshot.intent.state))
+    return write_decision(snapshot, facts, decision, receipt_id, actor, decision.action.value, {})
 
 
 def bind_wire(snapshot: Snapshot, *, wire: Sealed, wire_digest: bytes) -> Change[None]:
@@ -193,7 +127,7 @@ def grant_attempt(
     if intent.version != expected_version or is_final(intent.state) or snapshot.wire is None:
         return Change(Grant(GrantKind.STALE))
     policy = snapshot.document.policy()
-    decision = decide(_held_facts(snapshot, identity), policy, snapshot.now)
+    decision = decide(held_facts(snapshot, identity), policy, snapshot.now)
     if decision.action is not Action.DISPATCH or decision.ordinal != ordinal:
         return Change(Grant(GrantKind.STALE))
     deadline_at = snapshot.now + timedelta(seconds=policy.attempt_deadline_seconds)
@@ -219,7 +153,7 @@ def grant_attempt(
     bind: tuple[Write, ...] = ()
     if intent.target_identity is None:
         bind = (BindTarget(identity),)
-    writes: tuple[Write, ...] = (*_losses(decision), started, *bind, advance)
+    writes: tuple[Write, ...] = (*losses(decision), started, *bind, advance)
     return Change(Grant(GrantKind.GRANTED, policy.attempt_deadline_seconds), writes)
 
 
@@ -280,15 +214,20 @@ def record_outcome(
         operation=answer.operation is not None,
     )
     known = replace(row, fact=fact, result_digest=result_digest)
-    after = _with_attempt(snapshot, known)
+    after = with_attempt(snapshot, known)
     metadata = {
         "ordinal": row.fact.ordinal,
         "outcome": answer.outcome.value,
         "code": answer.code,
         "late": row.fact.outcome is Outcome.PRESUMED_AMBIGUOUS,
     }
-    return _add_fact(
-        after, (outcome, *payloads), receipt_id, f"worker:{executor_id}", "outcome_recorded", metadata
+    return add_fact(
+        after,
+        (outcome, *payloads),
+        receipt_id,
+        f"worker:{executor_id}",
+        "outcome_recorded",
+        metadata,
     )
 
 
@@ -330,7 +269,7 @@ def begin_probe(
         metadata={"covers_through": through},
     )
     started = replace(seen, version=snapshot.intent.version + 1, state=advance.state)
-    return Change(ProbeStart(started, snapshot.now, through), (*_losses(decision), advance))
+    return Change(ProbeStart(started, snapshot.now, through), (*losses(decision), advance))
 
 
 def add_evidence(
@@ -374,14 +313,14 @@ def add_evidence(
     payloads: tuple[Write, ...] = ()
     if result is not None:
         payloads = (StorePayload("result", str(evidence_id), result),)
-    after = _with_evidence(snapshot, row)
+    after = with_evidence(snapshot, row)
     metadata = {
         "source": source.value,
         "verdict": finding.verdict.value,
         "code": finding.code,
         "covers_through": covers_through,
     }
-    return _add_fact(after, (write, *payloads), receipt_id, actor, "evidence_added", metadata)
+    return add_fact(after, (write, *payloads), receipt_id, actor, "evidence_added", metadata)
 
 
 def settle_transaction(
@@ -439,9 +378,7 @@ def requeue(snapshot: Snapshot, *, expected_generation: int, actor: str) -> Chan
         wait = exponential_seconds(
             idle - IDLE_GENERATIONS_FREE, _IDLE_WAIT_INITIAL_SECONDS, 2.0, _IDLE_WAIT_CAP_SECONDS
         )
-    return Change(
-        True, (Requeue(expected_generation, snapshot.now + timedelta(seconds=wait)),)
-    )
+    return Change(True, (Requeue(expected_generation, snapshot.now + timedelta(seconds=wait)),))
 
 
 def _parked(snapshot: Snapshot, reason: Reason, actor: str) -> Advance:
@@ -455,211 +392,3 @@ def _parked(snapshot: Snapshot, reason: Reason, actor: str) -> Advance:
         kind="parked",
         metadata={"generation": snapshot.intent.generation},
     )
-
-
-# Common ends -------------------------------------------------------------------------------
-
-
-def _held_facts(snapshot: Snapshot, identity: str) -> Facts:
-    bound = snapshot.intent.target_identity
-    if bound is None or bound == identity:
-        return snapshot.facts
-    return replace(snapshot.facts, holds=snapshot.facts.holds | {Hold.TARGET_CHANGED})
-
-
-def _with_attempt(snapshot: Snapshot, row: AttemptRow) -> Snapshot:
-    rows = tuple(row if a.attempt_id == row.attempt_id else a for a in snapshot.attempts)
-    facts = replace(snapshot.facts, attempts=tuple(a.fact for a in rows))
-    return replace(snapshot, attempts=rows, facts=facts)
-
-
-def _with_evidence(snapshot: Snapshot, row: EvidenceRow) -> Snapshot:
-    facts = snapshot.facts
-    if row.fact.source is EvidenceSource.PROBE:
-        began_at = max(row.fact.began_at, facts.probe_began_at or row.fact.began_at)
-        facts = replace(
-            facts, probes_since_attempt=facts.probes_since_attempt + 1, probe_began_at=began_at
-        )
-    if row.fact.verdict is Verdict.UNKNOWN:
-        return replace(snapshot, facts=facts)
-    rows = (*snapshot.evidence, row)
-    facts = replace(facts, evidence=(*facts.evidence, row.fact))
-    return replace(snapshot, evidence=rows, facts=facts)
-
-
-def _add_fact(
-    after: Snapshot,
-    writes: tuple[Write, ...],
-    receipt_id: UUID,
-    actor: str,
-    kind: str,
-    metadata: Mapping[str, str | int | float | bool | None],
-) -> Change[View]:
-    """Write a fact and what follows from it; `after` already contains the fact."""
-    intent = after.intent
-    if is_final(intent.state):
-        late = Advance(
-            event=LifeEvent.LATE_FACT,
-            state=move(intent.state, LifeEvent.LATE_FACT),
-            reason=intent.reason,
-            next_action_at=None,
-            parked=False,
-            actor=actor,
-            kind="late_fact",
-            metadata={**metadata, "contradicts": _contradicts(after)},
-        )
-        end = View(Next.END, intent.version + 1, intent.state, intent.reason, after.now)
-        return Change(end, (*writes, late))
-    # The target of the facts is the one that was bound; a changed target is found by the run.
-    decision = decide(after.facts, after.document.policy(), after.now)
-    change = _conclude(after, after.facts, decision, receipt_id, actor, kind, metadata)
-    return Change(change.result, (*writes, *change.writes))
-
-
-def _contradicts(after: Snapshot) -> bool:
-    """Whether the facts now say something else than the final state does."""
-    facts = replace(after.facts, failed_by_operator=False)
-    decision = decide(facts, after.document.policy(), after.now)
-    commits = decision.event is LifeEvent.COMMIT_PROVED
-    return decision.freezes or commits != (after.intent.state is EffectState.SUCCEEDED)
-
-
-def _conclude(
-    snapshot: Snapshot,
-    facts: Facts,
-    decision: Decision,
-    receipt_id: UUID,
-    actor: str,
-    kind: str,
-    metadata: Mapping[str, str | int | float | bool | None],
-) -> Change[View]:
-    """The writes of a decision: losses, receipt, freeze, and the state with its next action."""
-    intent = snapshot.intent
-    event = _resting_event(decision)
-    state = move(intent.state, event)
-    writes: list[Write] = [*_losses(decision)]
-    if decision.action is Action.SETTLE:
-        writes.append(_receipt(snapshot, decision, state, receipt_id))
-    if decision.freezes:
-        writes.append(FreezeContract(decision.reason))
-    writes.append(
-        Advance(
-            event=event,
-            state=state,
-            reason=decision.reason,
-            next_action_at=_next_action_at(decision, snapshot.now),
-            parked=decision.action is Action.PARK,
-            actor=actor,
-            kind=kind,
-            metadata={**metadata, "row": decision.row},
-        )
-    )
-    return Change(_view(snapshot, decision, intent.version + 1, state), tuple(writes))
-
-
-def _resting_event(decision: Decision) -> LifeEvent:
-    """The move of a decision that is written now and acted on by a later step."""
-    if decision.action is not Action.DISPATCH:
-        return decision.event
-    match decision.reason:
-        case Reason.FIRST_ATTEMPT:
-            return LifeEvent.NOTHING_SENT
-        case Reason.NO_COMMIT_PROVED:
-            return LifeEvent.NO_COMMIT_PROVED
-        case Reason.SAME_KEY_AGAIN:
-            return LifeEvent.OUTCOME_LOST
-        case _:
-            raise AssertionError(f"no dispatch has the reason {decision.reason}")
-
-
-def _next_action_at(decision: Decision, now: datetime) -> datetime | None:
-    match decision.action:
-        case Action.WAIT:
-            return decision.at
-        case Action.DISPATCH | Action.PROBE:
-            return now
-        case Action.PARK | Action.SETTLE:
-            return None
-        case never:
-            assert_never(never)
-
-
-def _losses(decision: Decision) -> tuple[Write, ...]:
-    return tuple(LoseAttempt(ordinal) for ordinal in decision.lost)
-
-
-def _view(snapshot: Snapshot, decision: Decision, version: int, state: EffectState) -> View:
-    match decision.action:
-        case Action.DISPATCH:
-            following = Next.DISPATCH
-        case Action.PROBE:
-            following = Next.PROBE
-        case Action.WAIT:
-            following = Next.WAIT
-        case Action.PARK | Action.SETTLE:
-            following = Next.END
-        case never:
-            assert_never(never)
-    return View(
-        next=following,
-        version=version,
-        state=state,
-        reason=decision.reason,
-        now=snapshot.now,
-        ordinal=decision.ordinal,
-        at=decision.at,
-    )
-
-
-def _receipt(
-    snapshot: Snapshot, decision: Decision, state: EffectState, receipt_id: UUID
-) -> AddReceipt:
-    intent = snapshot.intent
-    source, external_id, result_digest, result_ref = _winner(snapshot, decision)
-    content = receipt_content(
-        {
-            "receipt_id": str(receipt_id),
-            "effect_id": str(intent.effect_id),
-            "tenant_id": str(intent.tenant_id),
-            "operation_key": intent.operation_key,
-            "tool": intent.tool,
-            "request_hash": intent.request_hash.hex(),
-            "contract": {
-                "name": intent.contract_name,
-                "version": intent.contract_version,
-                "digest": intent.contract_digest.hex(),
-            },
-            "safety": intent.safety.value,
-            "downstream_key_digest": _text_digest(intent.downstream_key),
-            "state": state.value,
-            "reason": decision.reason.value,
-            "source": source,
-            "external_id": external_id,
-            "result_digest": result_digest.hex() if result_digest else None,
-            "attempts": len(snapshot.attempts),
-            "settled_at": receipt_time(snapshot.now),
-        }
-    )
-    return AddReceipt(receipt_id, content, receipt_digest(content), result_ref)
-
-
-def _winner(
-    snapshot: Snapshot, decision: Decision
-) -> tuple[str, str | None, bytes | None, str | None]:
-    """Return source, external id, result digest and result reference of the winning fact."""
-    match decision.winner:
-        case None:
-            return ("decision", None, None, None)
-        case Attempt(ordinal=ordinal):
-            row = next(a for a in snapshot.attempts if a.fact.ordinal == ordinal)
-            ref = str(row.attempt_id) if row.result_digest else None
-            return ("response", row.fact.external_id, row.result_digest, ref)
-        case Evidence(evidence_id=evidence_id):
-            found = next(e for e in snapshot.evidence if e.fact.evidence_id == evidence_id)
-            ref = evidence_id if found.result_digest else None
-            ids = found.fact.external_ids
-            return (found.fact.source.value, ids[0] if ids else None, found.result_digest, ref)
-
-
-def _text_digest(text: str) -> str:
-    return receipt_digest(text.encode()).hex()

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Mapping
 from datetime import datetime
 from typing import Protocol
 
-from effect_broker.protocol.changes import Next
+from effect_broker.protocol.conclusion import Next
 from effect_broker.protocol.steps import SHORT_WAIT_SECONDS
 
 StepResult = Mapping[str, str | int | None]

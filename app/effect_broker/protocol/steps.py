@@ -29,8 +29,9 @@ from effect_adapters.base import (
     TransactionalAdapter,
 )
 from effect_broker.faultpoints import FaultPoint
-from effect_broker.protocol import changes
-from effect_broker.protocol.changes import Grant, GrantKind, Next, View
+from effect_broker.protocol import changes, conclusion
+from effect_broker.protocol.changes import Grant, GrantKind
+from effect_broker.protocol.conclusion import Next, View
 from effect_broker.protocol.ports import (
     Change,
     CommitUnknown,
@@ -77,10 +78,10 @@ async def reserve(ports: Ports, tenant_id: UUID, effect_id: UUID, generation: in
             return _ended(snapshot)  # superseded: a younger run drives this effect
         adapter = ports.adapters[snapshot.document.adapter.kind]
         identity = adapter.identity(snapshot.document)
-        seen, decision = changes.view(snapshot, identity)
+        seen, decision = conclusion.view(snapshot, identity)
         if decision is None:
             return seen
-        if changes.needs_writing(snapshot, decision):
+        if conclusion.needs_writing(snapshot, decision):
             seen = await ports.store.change(
                 tenant_id,
                 effect_id,
@@ -179,7 +180,7 @@ async def probe(ports: Ports, tenant_id: UUID, effect_id: UUID, version: int) ->
     )
     finding = await asking.probe(call)
     ports.reach(FaultPoint.AFTER_PROBE_ANSWER)
-    return await _evidence_added(ports, call, finding, start.began_at, start.covers_through, adapter)
+    return await _evidence_added(ports, call, finding, start.began_at, start.covers_through)
 
 
 # Dispatch, in parts ----------------------------------------------------------------------------
@@ -337,8 +338,8 @@ async def _evidence_added(
     finding: Finding,
     began_at: datetime,
     covers_through: int,
-    adapter: Adapter | TransactionalAdapter,
 ) -> View:
+    adapter = ports.adapters[call.document.adapter.kind]
     evidence_id = ports.new_id()
     result: Sealed | None = None
     digest: bytes | None = None
@@ -413,9 +414,7 @@ def _unsealed_operation(ports: Ports, snapshot: Snapshot) -> str | None:
     if snapshot.operation is None:
         return None
     intent = snapshot.intent
-    plain = ports.vault.unseal(
-        intent.tenant_id, intent.effect_id, "operation", snapshot.operation
-    )
+    plain = ports.vault.unseal(intent.tenant_id, intent.effect_id, "operation", snapshot.operation)
     return plain.decode()
 
 
@@ -432,9 +431,7 @@ def _sealed_result(
 def _sealed_operation(ports: Ports, call: DispatchCall, answer: Answer) -> Sealed | None:
     if answer.operation is None:
         return None
-    return ports.vault.seal(
-        call.tenant_id, call.effect_id, "operation", answer.operation.encode()
-    )
+    return ports.vault.seal(call.tenant_id, call.effect_id, "operation", answer.operation.encode())
 
 
 def _result_bytes(fact: Answer | Finding) -> bytes:

@@ -1,0 +1,380 @@
+"""The store in memory, for the simulator only: no process keeps effects in it.
+
+It implements the port of `effect_broker.protocol.ports` and passes the same conformance suite as
+Postgres. Its clock is given, so that a simulation owns time. A transaction is one critical
+section: between the lock and the commit nothing else runs, except where the injected `pause` lets
+the scheduler of a simulation interleave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TypeVar, assert_never
+from uuid import UUID
+
+from effect_adapters.base import Answer
+from effect_broker.protocol.ports import (
+    AddEvidence,
+    AddReceipt,
+    Advance,
+    AttemptRow,
+    BindTarget,
+    BindWire,
+    Change,
+    EffectMissing,
+    EvidenceRow,
+    FenceMutation,
+    FreezeContract,
+    Intent,
+    LoseAttempt,
+    Mutation,
+    Plan,
+    RecordOutcome,
+    Requeue,
+    Sealed,
+    Snapshot,
+    StaleWrite,
+    StartAttempt,
+    StorePayload,
+    Write,
+)
+from effect_broker.protocol.submission import Submission, Submitted
+from effect_contracts.document import ContractDocument
+from effect_contracts.facts import (
+    FINAL_STATES,
+    Attempt,
+    EffectState,
+    Evidence,
+    EvidenceSource,
+    Facts,
+    Hold,
+    Outcome,
+    Verdict,
+)
+
+T = TypeVar("T")
+
+
+@dataclass
+class MemoryEvent:
+    """One appended event."""
+
+    sequence: int
+    advance: Advance
+    at: datetime
+
+
+@dataclass
+class _Row:
+    """All that is stored of one effect."""
+
+    intent: Intent
+    send_before: datetime | None
+    attempts: list[AttemptRow] = field(default_factory=list)
+    evidence: list[EvidenceRow] = field(default_factory=list)
+    payloads: dict[tuple[str, str], Sealed] = field(default_factory=dict)
+    events: list[MemoryEvent] = field(default_factory=list)
+    receipt: AddReceipt | None = None
+    mutations: dict[int, str] = field(default_factory=dict)
+    parked: bool = False
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class MemoryStore:
+    """An `EffectStore` without a database.
+
+    Args:
+        now: the database clock of the simulated world.
+        enqueue: called for every run that a commit starts, with tenant, effect and generation.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], datetime],
+        enqueue: Callable[[UUID, UUID, int], None] = lambda *_: None,
+    ) -> None:
+        self._now = now
+        self._enqueue = enqueue
+        self._rows: dict[UUID, _Row] = {}
+        self._documents: dict[bytes, ContractDocument] = {}
+        self._active: dict[str, bytes] = {}
+        self.frozen: set[tuple[UUID, str, str]] = set()
+        self.holds: set[Hold] = set()
+
+    # Contracts and submit --------------------------------------------------------------------
+
+    def apply_contract(self, document: ContractDocument) -> None:
+        """Store a document and make it the active one of its tool."""
+        self._documents[document.digest()] = document
+        self._active[document.tool] = document.digest()
+
+    async def active_contract(self, tool: str) -> ContractDocument | None:
+        """Return the active contract of a tool."""
+        digest = self._active.get(tool)
+        return self._documents[digest] if digest else None
+
+    async def submit(self, submission: Submission) -> Submitted:
+        """Store an intent, or return the one that holds the key."""
+        row = self._rows.get(submission.effect_id)
+        if row is not None:
+            return Submitted(created=False, intent=row.intent)
+        now = self._now()
+        intent = Intent(
+            effect_id=submission.effect_id,
+            tenant_id=submission.tenant_id,
+            operation_key=submission.operation_key,
+            tool=submission.tool,
+            request_hash=submission.request_hash,
+            contract_name=submission.contract_name,
+            contract_version=submission.contract_version,
+            contract_digest=submission.contract_digest,
+            safety=submission.safety,
+            downstream_key=submission.downstream_key,
+            state=EffectState.PREPARED,
+            version=1,
+            reason="submitted",
+            generation=1,
+            progress_generation=1,
+            next_action_at=now,
+            target_identity=None,
+            wire_digest=submission.wire_digest,
+            created_at=now,
+            updated_at=now,
+        )
+        row = _Row(intent, submission.send_before)
+        row.payloads["arguments", ""] = submission.arguments
+        if submission.wire is not None:
+            row.payloads["wire", ""] = submission.wire
+        self._rows[submission.effect_id] = row
+        self._enqueue(submission.tenant_id, submission.effect_id, 1)
+        return Submitted(created=True, intent=intent)
+
+    # The port ----------------------------------------------------------------------------------
+
+    async def load(self, tenant_id: UUID, effect_id: UUID) -> Snapshot:
+        """See `EffectStore.load`."""
+        return self._snapshot(self._row(tenant_id, effect_id))
+
+    async def change(self, tenant_id: UUID, effect_id: UUID, plan: Plan[T]) -> T:
+        """See `EffectStore.change`."""
+        row = self._row(tenant_id, effect_id)
+        async with row.lock:
+            change = plan(self._snapshot(row))
+            self._apply(row, change.writes)
+            return change.result
+
+    async def mutate(
+        self,
+        tenant_id: UUID,
+        effect_id: UUID,
+        mutation: Mutation,
+        plan: Callable[[Snapshot, Answer], Change[T]],
+    ) -> T:
+        """See `EffectStore.mutate`."""
+        row = self._row(tenant_id, effect_id)
+        async with row.lock:
+            if row.mutations.get(mutation.ordinal) == "fence":
+                answer = Answer(Outcome.NOT_SENT, "fenced", bytes_may_have_left=False)
+            else:
+                answer = await mutation.run(None)
+                if answer.outcome is Outcome.COMMITTED:
+                    row.mutations[mutation.ordinal] = "mutation"
+            change = plan(self._snapshot(row), answer)
+            self._apply(row, change.writes)
+            return change.result
+
+    async def payload(
+        self, tenant_id: UUID, effect_id: UUID, kind: str, ref: str = ""
+    ) -> Sealed | None:
+        """See `EffectStore.payload`."""
+        return self._row(tenant_id, effect_id).payloads.get((kind, ref))
+
+    # What a proof looks at -------------------------------------------------------------------
+
+    async def intent(self, tenant_id: UUID, effect_id: UUID) -> Intent:
+        """Return an intent."""
+        return self._row(tenant_id, effect_id).intent
+
+    def intents(self) -> tuple[Intent, ...]:
+        """Return every intent."""
+        return tuple(row.intent for row in self._rows.values())
+
+    def receipt(self, effect_id: UUID) -> AddReceipt | None:
+        """Return an effect's receipt."""
+        return self._rows[effect_id].receipt
+
+    def events(self, effect_id: UUID) -> tuple[MemoryEvent, ...]:
+        """Return an effect's events."""
+        return tuple(self._rows[effect_id].events)
+
+    def parked(self, effect_id: UUID) -> bool:
+        """Return whether an effect waits for a person."""
+        return self._rows[effect_id].parked
+
+    # Inside ------------------------------------------------------------------------------------
+
+    def _row(self, tenant_id: UUID, effect_id: UUID) -> _Row:
+        row = self._rows.get(effect_id)
+        if row is None or row.intent.tenant_id != tenant_id:
+            raise EffectMissing
+        return row
+
+    def _snapshot(self, row: _Row) -> Snapshot:
+        intent = row.intent
+        document = self._documents[intent.contract_digest]
+        latest = row.attempts[-1].fact.started_at if row.attempts else None
+        probes = [
+            e.fact
+            for e in row.evidence
+            if e.fact.source is EvidenceSource.PROBE
+            and (latest is None or e.fact.began_at > latest)
+        ]
+        decisive = tuple(e for e in row.evidence if e.fact.verdict is not Verdict.UNKNOWN)
+        operations = [s for (kind, _), s in row.payloads.items() if kind == "operation"]
+        holds = set(self.holds)
+        if (intent.tenant_id, intent.contract_name, intent.contract_version) in self.frozen:
+            holds.add(Hold.FROZEN)
+        facts = Facts(
+            attempts=tuple(a.fact for a in row.attempts),
+            evidence=tuple(e.fact for e in decisive),
+            probes_since_attempt=len(probes),
+            probe_began_at=max((p.began_at for p in probes), default=None),
+            holds=frozenset(holds),
+            send_before=row.send_before,
+            jitter_seed=intent.effect_id.int,
+        )
+        mutated = [o for o, kind in row.mutations.items() if kind == "mutation"]
+        return Snapshot(
+            intent=intent,
+            facts=facts,
+            attempts=tuple(row.attempts),
+            evidence=decisive,
+            document=document,
+            now=self._now(),
+            wire=row.payloads.get(("wire", "")),
+            operation=operations[-1] if operations else None,
+            mutation_ordinal=mutated[0] if mutated else None,
+        )
+
+    def _apply(self, row: _Row, writes: tuple[Write, ...]) -> None:
+        copy = replace(row)
+        copy.attempts, copy.evidence = list(row.attempts), list(row.evidence)
+        copy.payloads, copy.events = dict(row.payloads), list(row.events)
+        copy.mutations = dict(row.mutations)
+        started: list[int] = []
+        for write in writes:
+            self._apply_one(copy, write, started)
+        for name in ("intent", "attempts", "evidence", "payloads", "events", "mutations"):
+            setattr(row, name, getattr(copy, name))
+        row.receipt, row.parked = copy.receipt, copy.parked
+        for generation in started:
+            self._enqueue(row.intent.tenant_id, row.intent.effect_id, generation)
+
+    def _apply_one(self, row: _Row, write: Write, started: list[int]) -> None:
+        match write:
+            case StartAttempt():
+                self._start(row, write)
+            case LoseAttempt(ordinal=ordinal):
+                self._lose(row, ordinal)
+            case RecordOutcome():
+                self._record(row, write)
+            case AddEvidence():
+                row.evidence.append(_evidence_row(write))
+            case StorePayload(kind=kind, ref=ref, sealed=sealed):
+                row.payloads.setdefault((kind, ref), sealed)
+            case BindTarget(target_identity=identity):
+                _guard(row.intent.target_identity is None)
+                row.intent = replace(row.intent, target_identity=identity)
+            case BindWire(wire_digest=digest):
+                _guard(row.intent.wire_digest is None)
+                row.intent = replace(row.intent, wire_digest=digest)
+            case FenceMutation(ordinal=ordinal):
+                row.mutations.setdefault(ordinal, "fence")
+            case AddReceipt():
+                _guard(row.receipt is None)
+                row.receipt = write
+            case FreezeContract():
+                intent = row.intent
+                self.frozen.add((intent.tenant_id, intent.contract_name, intent.contract_version))
+            case Requeue():
+                _guard(row.intent.generation == write.expected_generation)
+                generation = row.intent.generation + 1
+                row.intent = replace(
+                    row.intent, generation=generation, next_action_at=write.next_action_at
+                )
+                started.append(generation)
+            case Advance():
+                self._advance(row, write)
+            case never:
+                assert_never(never)
+
+    def _start(self, row: _Row, write: StartAttempt) -> None:
+        _guard(all(a.fact.ordinal != write.ordinal for a in row.attempts))
+        _guard(all(a.fact.outcome is not None for a in row.attempts))  # one open attempt at most
+        fact = Attempt(write.ordinal, write.started_at, write.deadline_at)
+        row.attempts.append(AttemptRow(fact, write.attempt_id, write.executor_id))
+
+    def _lose(self, row: _Row, ordinal: int) -> None:
+        index = next(i for i, a in enumerate(row.attempts) if a.fact.ordinal == ordinal)
+        known = row.attempts[index]
+        _guard(known.fact.outcome is None)
+        fact = replace(known.fact, outcome=Outcome.PRESUMED_AMBIGUOUS)
+        row.attempts[index] = replace(known, fact=fact)
+
+    def _record(self, row: _Row, write: RecordOutcome) -> None:
+        index = next(i for i, a in enumerate(row.attempts) if a.attempt_id == write.attempt_id)
+        known = row.attempts[index]
+        _guard(known.fact.outcome in {None, Outcome.PRESUMED_AMBIGUOUS})
+        fact = replace(
+            known.fact,
+            outcome=write.outcome,
+            recorded_at=write.recorded_at,
+            code=write.code,
+            external_id=write.external_id,
+            retry_after_seconds=write.retry_after_seconds,
+            operation=write.operation,
+        )
+        row.attempts[index] = replace(known, fact=fact, result_digest=write.result_digest)
+
+    def _advance(self, row: _Row, write: Advance) -> None:
+        final = write.state in FINAL_STATES
+        _guard(final == (write.next_action_at is None and not write.parked))
+        _guard(not final or row.receipt is not None)
+        row.parked = write.parked
+        row.intent = replace(
+            row.intent,
+            state=write.state,
+            version=row.intent.version + 1,
+            reason=write.reason,
+            next_action_at=write.next_action_at,
+            progress_generation=row.intent.generation,
+            updated_at=self._now(),
+        )
+        row.events.append(MemoryEvent(row.intent.version, write, self._now()))
+
+    def due(self) -> tuple[Intent, ...]:
+        """Return what the reconcile loop would take up, liveness of runs left aside."""
+        now = self._now()
+        return tuple(
+            i for i in self.intents() if i.next_action_at is not None and i.next_action_at <= now
+        )
+
+
+def _guard(holds: bool) -> None:
+    if not holds:
+        raise StaleWrite
+
+
+def _evidence_row(write: AddEvidence) -> EvidenceRow:
+    fact = Evidence(
+        evidence_id=str(write.evidence_id),
+        source=write.source,
+        verdict=write.verdict,
+        began_at=write.began_at,
+        covers_through=write.covers_through,
+        external_ids=write.external_ids,
+    )
+    return EvidenceRow(fact, write.result_digest)

@@ -1,0 +1,207 @@
+"""A broker of separate processes, started, killed and watched by demo, tests and chaos.
+
+It starts the same commands as an operator does (`effect-broker serve`, `worker`, …), gives them
+their settings by environment only, and signals them with real signals.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from effect_broker.faultpoints import ENV_FAULT_DIR
+
+READY_SECONDS = 30.0
+_EXIT_SECONDS = 40.0  # a drain may take its 25 s and the shutdown's grace
+
+
+class ProcessNotReady(Exception):
+    """A process ended or stayed silent; the text holds the end of its log."""
+
+
+class ManagedProcess:
+    """One process of the broker.
+
+    Args:
+        name: names the log file.
+        arguments: of `effect-broker`.
+        environment: the whole environment.
+        directory: where its log goes.
+        ready: the words that its ready line begins with.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        directory: Path,
+        ready: str,
+    ) -> None:
+        self.name = name
+        self.log = directory / f"{name}.log"
+        self._ready = ready
+        self._line: str | None = None
+        self._seen = threading.Event()
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "effect_broker", *arguments],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=dict(environment),
+                text=True,
+            )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines, self.log.open("a") as log:
+            for line in lines:
+                log.write(line)
+                log.flush()
+                if self._line is None and line.startswith(self._ready):
+                    self._line = line.removeprefix(self._ready).strip()
+                    self._seen.set()
+        self._seen.set()
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
+    def wait_ready(self, timeout_seconds: float = READY_SECONDS) -> str:
+        """Return the rest of the ready line.
+
+        Raises:
+            ProcessNotReady: it ended, or said nothing in time.
+        """
+        self._seen.wait(timeout_seconds)
+        if self._line is None:
+            self.kill()
+            tail = self.log.read_text(errors="replace")[-2000:]
+            raise ProcessNotReady(f"{self.name} is not ready:\n{tail}")
+        return self._line
+
+    def wait_ended(self, timeout_seconds: float = _EXIT_SECONDS) -> int:
+        """Return the exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: it goes on.
+        """
+        return self._process.wait(timeout_seconds)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+
+    def ask_to_end(self) -> None:
+        """SIGTERM."""
+        self.resume()
+        self._process.terminate()
+
+    def terminate(self) -> int:
+        """SIGTERM, and wait for the drain; SIGKILL if it takes too long."""
+        self.ask_to_end()
+        try:
+            return self._process.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return -signal.SIGKILL
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT, if it still exists."""
+        if self.alive:
+            os.kill(self._process.pid, signal.SIGCONT)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the process is stopped by a signal (Linux)."""
+        try:
+            stat = Path(f"/proc/{self._process.pid}/stat").read_text()
+        except FileNotFoundError:
+            return False
+        return stat.rpartition(")")[2].split()[0] == "T"
+
+
+class Stack:
+    """Processes of one broker on one database, with a directory for logs and faults."""
+
+    def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
+        self.directory = directory
+        self.faults = directory / "faults"
+        self.faults.mkdir(parents=True, exist_ok=True)
+        self._environment = {**os.environ, **environment, ENV_FAULT_DIR: str(self.faults)}
+        self._processes: list[ManagedProcess] = []
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        ready: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> ManagedProcess:
+        """Start a command; it is ended with the stack."""
+        self._count += 1
+        process = ManagedProcess(
+            f"{arguments[0]}-{self._count}",
+            arguments,
+            self._environment | dict(environment or {}),
+            self.directory,
+            ready,
+        )
+        self._processes.append(process)
+        return process
+
+    def api(self, port: int = 0) -> ManagedProcess:
+        """Start an API process; its ready line is the base URL."""
+        return self.start(["serve", "--port", str(port)], "api listening on ")
+
+    def worker(self, environment: Mapping[str, str] | None = None) -> ManagedProcess:
+        """Start a worker; its ready line is the executor id."""
+        return self.start(["worker"], "worker ready as ", environment)
+
+    def reconciler(self) -> ManagedProcess:
+        """Start a reconciler."""
+        return self.start(["reconciler"], "reconciler ready as ")
+
+    def stop(self) -> None:
+        """End all processes, the latest first; a stopped or stubborn one is killed."""
+        running = [p for p in reversed(self._processes) if p.alive]
+        for process in running:
+            process.ask_to_end()
+        for process in running:
+            try:
+                process.wait_ended()
+            except subprocess.TimeoutExpired:
+                process.kill()
+        self._processes.clear()

@@ -1,0 +1,315 @@
+"""How every change ends: from facts to a decision, and from a decision to the writes it needs.
+
+This file owns what is written for a decision: the state (by `life.move`), the reason, the next
+action, the receipt of a settlement, the freeze of a contract that was violated, and the event. It
+also owns `View`, the little that a run gets to know of all this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import assert_never
+from uuid import UUID
+
+from effect_broker.protocol.ports import (
+    AddReceipt,
+    Advance,
+    AttemptRow,
+    Change,
+    EvidenceRow,
+    FreezeContract,
+    LoseAttempt,
+    Snapshot,
+    Write,
+)
+from effect_contracts.decide import Action, Decision, Reason, decide
+from effect_contracts.facts import (
+    Attempt,
+    EffectState,
+    Evidence,
+    EvidenceSource,
+    Facts,
+    Hold,
+    Verdict,
+)
+from effect_contracts.life import LifeEvent, is_final, move
+from effect_contracts.receipts import receipt_content, receipt_digest, receipt_time
+
+Metadata = Mapping[str, str | int | float | bool | None]
+
+
+class Next(StrEnum):
+    """What a run does after a step."""
+
+    DISPATCH = "dispatch"
+    PROBE = "probe"
+    RELOAD = "reload"
+    WAIT = "wait"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a step tells the workflow: ids, ordinals, states and codes only.
+
+    Attributes:
+        next: what the run does next.
+        version: the version on which that was decided.
+        now: the database clock of the decision.
+        at: for `wait`, when to ask again.
+    """
+
+    next: Next
+    version: int
+    state: EffectState
+    reason: str
+    now: datetime
+    ordinal: int | None = None
+    at: datetime | None = None
+
+    def to_json(self) -> dict[str, str | int | None]:
+        """Return the form that a step hands to the engine."""
+        return {
+            "next": self.next.value,
+            "version": self.version,
+            "state": self.state.value,
+            "reason": self.reason,
+            "now": self.now.isoformat(),
+            "ordinal": self.ordinal,
+            "at": self.at.isoformat() if self.at else None,
+        }
+
+
+def view(snapshot: Snapshot, identity: str) -> tuple[View, Decision | None]:
+    """Decide on a snapshot without writing; the decision is None for a final effect."""
+    intent = snapshot.intent
+    if is_final(intent.state):
+        end = View(Next.END, intent.version, intent.state, intent.reason, snapshot.now)
+        return end, None
+    decision = decide(held_facts(snapshot, identity), snapshot.document.policy(), snapshot.now)
+    return view_of(snapshot, decision, intent.version, intent.state), decision
+
+
+def needs_writing(snapshot: Snapshot, decision: Decision) -> bool:
+    """Whether the stored row says something else than the decision.
+
+    A run that comes early, or again, finds that all is written already and ends without a trace.
+    """
+    if decision.action in {Action.DISPATCH, Action.PROBE}:
+        return False  # their own steps write
+    if decision.lost or decision.action is Action.SETTLE:
+        return True
+    intent = snapshot.intent
+    return (
+        move(intent.state, decision.event) is not intent.state
+        or intent.reason != decision.reason
+        or intent.next_action_at != decision.at
+    )
+
+
+def held_facts(snapshot: Snapshot, identity: str) -> Facts:
+    bound = snapshot.intent.target_identity
+    if bound is None or bound == identity:
+        return snapshot.facts
+    return replace(snapshot.facts, holds=snapshot.facts.holds | {Hold.TARGET_CHANGED})
+
+
+def with_attempt(snapshot: Snapshot, row: AttemptRow) -> Snapshot:
+    rows = tuple(row if a.attempt_id == row.attempt_id else a for a in snapshot.attempts)
+    facts = replace(snapshot.facts, attempts=tuple(a.fact for a in rows))
+    return replace(snapshot, attempts=rows, facts=facts)
+
+
+def with_evidence(snapshot: Snapshot, row: EvidenceRow) -> Snapshot:
+    facts = snapshot.facts
+    if row.fact.source is EvidenceSource.PROBE:
+        began_at = max(row.fact.began_at, facts.probe_began_at or row.fact.began_at)
+        facts = replace(
+            facts, probes_since_attempt=facts.probes_since_attempt + 1, probe_began_at=began_at
+        )
+    if row.fact.verdict is Verdict.UNKNOWN:
+        return replace(snapshot, facts=facts)
+    rows = (*snapshot.evidence, row)
+    facts = replace(facts, evidence=(*facts.evidence, row.fact))
+    return replace(snapshot, evidence=rows, facts=facts)
+
+
+def add_fact(
+    after: Snapshot,
+    writes: tuple[Write, ...],
+    receipt_id: UUID,
+    actor: str,
+    kind: str,
+    metadata: Metadata,
+) -> Change[View]:
+    """Write a fact and what follows from it; `after` already contains the fact."""
+    intent = after.intent
+    if is_final(intent.state):
+        late = Advance(
+            event=LifeEvent.LATE_FACT,
+            state=move(intent.state, LifeEvent.LATE_FACT),
+            reason=intent.reason,
+            next_action_at=None,
+            parked=False,
+            actor=actor,
+            kind="late_fact",
+            metadata={**metadata, "contradicts": _contradicts(after)},
+        )
+        end = View(Next.END, intent.version + 1, intent.state, intent.reason, after.now)
+        return Change(end, (*writes, late))
+    # The target of the facts is the one that was bound; a changed target is found by the run.
+    decision = decide(after.facts, after.document.policy(), after.now)
+    change = write_decision(after, after.facts, decision, receipt_id, actor, kind, metadata)
+    return Change(change.result, (*writes, *change.writes))
+
+
+def _contradicts(after: Snapshot) -> bool:
+    """Whether the facts now say something else than the final state does."""
+    facts = replace(after.facts, failed_by_operator=False)
+    decision = decide(facts, after.document.policy(), after.now)
+    commits = decision.event is LifeEvent.COMMIT_PROVED
+    return decision.freezes or commits != (after.intent.state is EffectState.SUCCEEDED)
+
+
+def write_decision(
+    snapshot: Snapshot,
+    facts: Facts,
+    decision: Decision,
+    receipt_id: UUID,
+    actor: str,
+    kind: str,
+    metadata: Metadata,
+) -> Change[View]:
+    """The writes of a decision: losses, receipt, freeze, and the state with its next action."""
+    intent = snapshot.intent
+    event = _resting_event(decision)
+    state = move(intent.state, event)
+    writes: list[Write] = [*losses(decision)]
+    if decision.action is Action.SETTLE:
+        writes.append(_receipt(snapshot, decision, state, receipt_id))
+    if decision.freezes:
+        writes.append(FreezeContract(decision.reason))
+    writes.append(
+        Advance(
+            event=event,
+            state=state,
+            reason=decision.reason,
+            next_action_at=_next_action_at(decision, snapshot.now),
+            parked=decision.action is Action.PARK,
+            actor=actor,
+            kind=kind,
+            metadata={**metadata, "row": decision.row},
+        )
+    )
+    return Change(view_of(snapshot, decision, intent.version + 1, state), tuple(writes))
+
+
+def _resting_event(decision: Decision) -> LifeEvent:
+    """The move of a decision that is written now and acted on by a later step."""
+    if decision.action is not Action.DISPATCH:
+        return decision.event
+    match decision.reason:
+        case Reason.FIRST_ATTEMPT:
+            return LifeEvent.NOTHING_SENT
+        case Reason.NO_COMMIT_PROVED:
+            return LifeEvent.NO_COMMIT_PROVED
+        case Reason.SAME_KEY_AGAIN:
+            return LifeEvent.OUTCOME_LOST
+        case _:
+            raise AssertionError(f"no dispatch has the reason {decision.reason}")
+
+
+def _next_action_at(decision: Decision, now: datetime) -> datetime | None:
+    match decision.action:
+        case Action.WAIT:
+            return decision.at
+        case Action.DISPATCH | Action.PROBE:
+            return now
+        case Action.PARK | Action.SETTLE:
+            return None
+        case never:
+            assert_never(never)
+
+
+def losses(decision: Decision) -> tuple[Write, ...]:
+    return tuple(LoseAttempt(ordinal) for ordinal in decision.lost)
+
+
+def view_of(snapshot: Snapshot, decision: Decision, version: int, state: EffectState) -> View:
+    match decision.action:
+        case Action.DISPATCH:
+            following = Next.DISPATCH
+        case Action.PROBE:
+            following = Next.PROBE
+        case Action.WAIT:
+            following = Next.WAIT
+        case Action.PARK | Action.SETTLE:
+            following = Next.END
+        case never:
+            assert_never(never)
+    return View(
+        next=following,
+        version=version,
+        state=state,
+        reason=decision.reason,
+        now=snapshot.now,
+        ordinal=decision.ordinal,
+        at=decision.at,
+    )
+
+
+def _receipt(
+    snapshot: Snapshot, decision: Decision, state: EffectState, receipt_id: UUID
+) -> AddReceipt:
+    intent = snapshot.intent
+    source, external_id, result_digest, result_ref = _winner(snapshot, decision)
+    content = receipt_content(
+        {
+            "receipt_id": str(receipt_id),
+            "effect_id": str(intent.effect_id),
+            "tenant_id": str(intent.tenant_id),
+            "operation_key": intent.operation_key,
+            "tool": intent.tool,
+            "request_hash": intent.request_hash.hex(),
+            "contract": {
+                "name": intent.contract_name,
+                "version": intent.contract_version,
+                "digest": intent.contract_digest.hex(),
+            },
+            "safety": intent.safety.value,
+            "downstream_key_digest": _text_digest(intent.downstream_key),
+            "state": state.value,
+            "reason": decision.reason.value,
+            "source": source,
+            "external_id": external_id,
+            "result_digest": result_digest.hex() if result_digest else None,
+            "attempts": len(snapshot.attempts),
+            "settled_at": receipt_time(snapshot.now),
+        }
+    )
+    return AddReceipt(receipt_id, content, receipt_digest(content), result_ref)
+
+
+def _winner(
+    snapshot: Snapshot, decision: Decision
+) -> tuple[str, str | None, bytes | None, str | None]:
+    """Return source, external id, result digest and result reference of the winning fact."""
+    match decision.winner:
+        case None:
+            return ("decision", None, None, None)
+        case Attempt(ordinal=ordinal):
+            row = next(a for a in snapshot.attempts if a.fact.ordinal == ordinal)
+            ref = str(row.attempt_id) if row.result_digest else None
+            return ("response", row.fact.external_id, row.result_digest, ref)
+        case Evidence(evidence_id=evidence_id):
+            found = next(e for e in snapshot.evidence if e.fact.evidence_id == evidence_id)
+            ref = evidence_id if found.result_digest else None
+            ids = found.fact.external_ids
+            return (found.fact.source.value, ids[0] if ids else None, found.result_digest, ref)
+
+
+def _text_digest(text: str) -> str:
+    return receipt_digest(text.encode()).hex()
