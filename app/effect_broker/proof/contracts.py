@@ -41,7 +41,7 @@ def tuned(
     """
     document = json.loads(catalog_documents()[name].canonical())
     document |= {"name": f"proof-{kind}", "version": version, "tool": f"proof.{kind}"}
-    document |= QUICK | members
+    document |= {**QUICK, **members}
     document["retry"] |= {**QUICK_RETRY, **(retry or {})}
     adapter = document["adapter"]
     adapter["url"] = f"{origin}/objects/{kind}"
