@@ -71,11 +71,17 @@ class _Slot:
 
     def __init__(self) -> None:
         self.ports: Ports | None = None
+        self.fit: Callable[[], Awaitable[None]] | None = None
         self.running: Counter[str] = Counter()
 
     def require(self) -> Ports:
         assert self.ports is not None, "the steps run only in a launched host"
         return self.ports
+
+    async def fit_to_go_on(self) -> None:
+        """Wait until the process may go on with its runs."""
+        assert self.fit is not None, "the steps run only in a launched host"
+        await self.fit()
 
     @contextmanager
     def run(self, run_id: str) -> Iterator[None]:
@@ -93,6 +99,7 @@ _slot = _Slot()
 
 async def _guarded(name: str, effect_id: str, step: Callable[[], Awaitable[View]]) -> StepResult:
     """Run a step; whatever goes wrong becomes the end of the run, without a text of its own."""
+    await _slot.fit_to_go_on()
     try:
         return (await step()).to_json()
     except (StoreError, EffectMissing) as problem:
@@ -162,15 +169,23 @@ class Host:
     Args:
         url: database URL of the worker's role.
         ports: what the steps run on.
+        fit: returns when the process may go on with its runs; each step begins with it.
         worker_concurrency: runs in flight at once in this process.
         poll_seconds: how often the queue is polled.
     """
 
     def __init__(
-        self, url: str, ports: Ports, *, worker_concurrency: int, poll_seconds: float
+        self,
+        url: str,
+        ports: Ports,
+        *,
+        fit: Callable[[], Awaitable[None]],
+        worker_concurrency: int,
+        poll_seconds: float,
     ) -> None:
         self._url = url
         self._ports = ports
+        self._fit = fit
         self._worker_concurrency = worker_concurrency
         self._poll_seconds = poll_seconds
         self._client: DBOSClient | None = None
@@ -184,6 +199,7 @@ class Host:
         _quiet_logger()
         refuse_pickle()
         _slot.ports = self._ports
+        _slot.fit = self._fit
         self._client = await asyncio.to_thread(self._new_client)
         # Before the first poll: a worker without a limit would claim the whole backlog at once.
         await self.ensure_queue()

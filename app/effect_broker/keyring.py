@@ -51,7 +51,7 @@ def _decoded(value: object) -> object:
         raise ValueError("must be base64 text") from None
 
 
-_Key = Annotated[bytes, BeforeValidator(_decoded), Field(repr=False)]
+_Key = Annotated[bytes, BeforeValidator(_decoded)]
 
 
 class _Keys(BaseModel):

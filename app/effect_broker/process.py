@@ -15,6 +15,9 @@ from effect_broker.clock import SystemClock
 
 T = TypeVar("T")
 
+# How often a process that may not dispatch looks whether it may again.
+_FIT_POLL_SECONDS = 0.1
+
 
 class WorkerProcess:
     """The process port of the protocol (`effect_broker.protocol.ports.Process`)."""
@@ -46,6 +49,16 @@ class WorkerProcess:
         if self._draining.is_set() or self._beat_at_seconds is None:
             return False
         return self._clock.boot_seconds() - self._beat_at_seconds < self._ttl_seconds
+
+    async def fit(self) -> None:
+        """Wait until this process may dispatch, or has begun to drain.
+
+        A process that cannot beat holds the runs that it has claimed. If it ended them, it would
+        claim the next ones the faster, and spoil the runs of all effects for its healthy peers,
+        who take over what it holds after the TTL.
+        """
+        while not self.may_dispatch() and not self.draining:
+            await self.rest(_FIT_POLL_SECONDS)
 
     def drain(self) -> None:
         """Begin to end: no new attempt starts, short waits are cut, sends go on."""

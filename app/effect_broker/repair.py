@@ -24,6 +24,7 @@ from effect_adapters.base import Reach
 from effect_broker.faultpoints import FaultPoint
 from effect_broker.protocol import changes
 from effect_broker.protocol.ports import EffectMissing, EffectStore, StoreError
+from effect_contracts.backoff import exponential_seconds
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +35,11 @@ RECONCILE_BATCH = 100
 # A run that is pending here but not in this process is an orphan only after this time: DBOS marks
 # a run as pending a moment before it enters it.
 ORPHAN_AFTER_SECONDS = 3.0
+
+# A run that is handed back and comes back as an orphan breaks before our code is entered. It is
+# handed back less and less often, since the next one would break in the same way; its effect
+# does not depend on it, since an overdue effect gets a new generation.
+_ORPHAN_WAIT_CAP_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,10 @@ class RunStore(Protocol):
         """Return the ids of our runs that are pending on this executor for longer than that."""
 
     async def due_effects(self, limit: int) -> Sequence[DueEffect]:
-        """Return effects that are due and have no live run, the longest due first."""
+        """Return effects that are due and have no live run, the longest due first.
+
+        None while the engine's schema is missing: no run could be started.
+        """
 
     async def queue_registered(self) -> bool:
         """Return whether the engine's queue exists; True if its whole schema is missing."""
@@ -88,15 +97,56 @@ async def reap(store: RunStore, host: RunHost, own_executor_id: str) -> int:
     return count
 
 
-async def resume_orphans(store: RunStore, host: RunHost, own_executor_id: str) -> int:
-    """Hand back runs that are pending on this executor but not in it; return how many."""
-    pending = await store.pending_runs(own_executor_id, ORPHAN_AFTER_SECONDS)
-    running = host.running  # read after the rows: a run that has just ended is in neither
-    orphans = [run_id for run_id in pending if run_id not in running]
-    if orphans:
-        await host.resume(orphans)
-        _log.warning("handed back %d orphaned runs", len(orphans))
-    return len(orphans)
+@dataclass(frozen=True, slots=True)
+class _HandBack:
+    """How often a run was handed back, and until when it is left alone (boot clock)."""
+
+    times: int
+    rests_until_seconds: float
+
+
+class Orphans:
+    """The runs that are pending on this executor but not in it, over the life of the process.
+
+    Args:
+        boot_seconds: the boot clock.
+    """
+
+    def __init__(self, boot_seconds: Callable[[], float]) -> None:
+        self._boot_seconds = boot_seconds
+        self._handed_back: dict[str, _HandBack] = {}
+
+    async def resume(self, store: RunStore, host: RunHost, own_executor_id: str) -> int:
+        """Hand orphans back to the queue; return how many."""
+        pending = await store.pending_runs(own_executor_id, ORPHAN_AFTER_SECONDS)
+        running = host.running  # read after the rows: a run that has just ended is in neither
+        orphans = self._due([run_id for run_id in pending if run_id not in running])
+        if orphans:
+            await host.resume(orphans)
+            _log.warning("handed back %d orphaned runs", len(orphans))
+        return len(orphans)
+
+    def _due(self, run_ids: Sequence[str]) -> list[str]:
+        """Return those that do not rest, and let them rest from now on."""
+        now = self._boot_seconds()
+        self._handed_back = {
+            run_id: known
+            for run_id, known in self._handed_back.items()
+            # Remembered while it rests and as long again, so that a later orphan starts anew.
+            if now < known.rests_until_seconds + _ORPHAN_WAIT_CAP_SECONDS
+        }
+        due = []
+        for run_id in run_ids:
+            known = self._handed_back.get(run_id)
+            if known is not None and now < known.rests_until_seconds:
+                continue
+            times = 1 if known is None else known.times + 1
+            wait = exponential_seconds(
+                times - 1, ORPHAN_AFTER_SECONDS, 2.0, _ORPHAN_WAIT_CAP_SECONDS
+            )
+            self._handed_back[run_id] = _HandBack(times, now + wait)
+            due.append(run_id)
+        return due
 
 
 async def restore_queue(store: RunStore, host: RunHost) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from effect_broker import repair
+from effect_broker import __version__, repair
 from effect_broker.clock import SystemClock
 from effect_broker.durable import DRAIN_GRACE_SECONDS, Host
 from effect_broker.faultpoints import FaultPoints
@@ -27,6 +29,7 @@ _REAP_SECONDS = 0.5
 _ORPHANS_SECONDS = 1.0
 _RECONCILE_SECONDS = 0.5
 _QUEUE_SECONDS = 1.0
+_FORGET_SECONDS = 3600.0
 
 # How long a drain lets sends run. Longer attempts than this are cut by the supervisor's own
 # patience anyway (Kubernetes: 30 s by default, of which the rest belongs to the shutdown).
@@ -36,8 +39,17 @@ DRAIN_SECONDS = 25.0
 class WorkerStore(EffectStore, repair.RunStore, Protocol):
     """All that a worker needs of the store."""
 
+    async def describe_executor(self, executor_id: str, host: str, pid: int, version: str) -> None:
+        """Add what a reader wants to know of an executor that has beaten once."""
+
+    async def drain_executor(self, executor_id: str) -> None:
+        """Note that this executor takes no new work; its runs stay its own."""
+
     async def stop_executor(self, executor_id: str) -> None:
         """Note that this executor has ended, so that its runs are handed on at once."""
+
+    async def forget_executors(self) -> None:
+        """Remove executors that have been gone for long and hold no run."""
 
 
 class Worker:
@@ -67,8 +79,13 @@ class Worker:
         self._ttl_seconds = ttl_seconds
         self._clock = SystemClock()
         self._troubled_at_seconds: float | None = None
+        self._orphans = repair.Orphans(self._clock.boot_seconds)
         self._host = Host(
-            url, ports, worker_concurrency=worker_concurrency, poll_seconds=poll_seconds
+            url,
+            ports,
+            fit=process.fit,
+            worker_concurrency=worker_concurrency,
+            poll_seconds=poll_seconds,
         )
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
@@ -81,6 +98,9 @@ class Worker:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._process.drain)
         await self._beat()
+        await self._store.describe_executor(
+            self._process.executor_id, socket.gethostname(), os.getpid(), __version__
+        )
         await self._host.launch()
         loops = [
             asyncio.create_task(self._every(seconds, work))
@@ -90,6 +110,7 @@ class Worker:
                 (_ORPHANS_SECONDS, self._resume_orphans),
                 (_RECONCILE_SECONDS, self._reconcile),
                 (_QUEUE_SECONDS, self._restore_queue),
+                (_FORGET_SECONDS, self._forget),
             )
         ]
         _log.info("worker %s is ready", self._process.executor_id)
@@ -103,6 +124,10 @@ class Worker:
         beat, *others = loops
         for task in others:
             task.cancel()
+        try:
+            await self._store.drain_executor(self._process.executor_id)
+        except StoreError:
+            _log.warning("the drain could not be announced")
         # Beats go on: a draining process still holds its sends, and nobody may take them for lost.
         await self._host.drain(DRAIN_SECONDS)
         ended = await self._process.sends_ended(DRAIN_GRACE_SECONDS)
@@ -118,18 +143,18 @@ class Worker:
         while True:
             try:
                 await work()
-            except StoreError as problem:
-                self._troubled_at_seconds = self._clock.boot_seconds()
-                _log.warning("%s: %s", work.__name__, type(problem).__name__)
             except Exception as problem:
-                # The engine's own errors. The loop must outlive them; the text may hold SQL.
-                self._troubled_at_seconds = self._clock.boot_seconds()
+                # The store's and the engine's. The loop must outlive them; the text may hold SQL.
                 _log.warning("%s: %s", work.__name__, type(problem).__name__)
             await asyncio.sleep(seconds)
 
     async def _beat(self) -> None:
         sent_at = self._clock.boot_seconds()
-        await self._store.beat(self._process.executor_id, self._ttl_seconds)
+        try:
+            await self._store.beat(self._process.executor_id, self._ttl_seconds)
+        except StoreError:
+            self._troubled_at_seconds = self._clock.boot_seconds()
+            raise
         self._process.beaten(sent_at)
 
     async def _reap(self) -> None:
@@ -142,7 +167,10 @@ class Worker:
         await repair.reap(self._store, self._host, self._process.executor_id)
 
     async def _resume_orphans(self) -> None:
-        await repair.resume_orphans(self._store, self._host, self._process.executor_id)
+        await self._orphans.resume(self._store, self._host, self._process.executor_id)
+
+    async def _forget(self) -> None:
+        await self._store.forget_executors()
 
     async def _restore_queue(self) -> None:
         await repair.restore_queue(self._store, self._host)

@@ -113,6 +113,16 @@ def test_bounds_start_again_in_full_after_a_restore() -> None:
     assert decide(seen, RECONCILABLE, at(71)).action is Action.DISPATCH
 
 
+def test_after_a_restore_the_looks_and_their_horizon_start_again() -> None:
+    safe = replace(RECONCILABLE, probe_horizon_seconds=100)
+    lost = (attempt(1, Outcome.PRESUMED_AMBIGUOUS),)
+    facts = Facts(lost, bounds_restart_at=at(500))
+    assert decide(facts, safe, at(100)).at == at(500)
+    seen = Facts(lost, (), 4, at(531), bounds_restart_at=at(500))
+    assert decide(seen, safe, at(590)).action is Action.PROBE
+    assert said(decide(seen, safe, at(601))) == review(Reason.PROBE_HORIZON_PASSED)
+
+
 def test_absence_covers_all_attempts_so_far_and_ends_a_spent_budget() -> None:
     attempts = tuple(attempt(n, Outcome.AMBIGUOUS, 20 * n) for n in (1, 2, 3))
     absent = evidence(Verdict.NOT_COMMITTED, 200, covers=3)
@@ -141,6 +151,7 @@ def test_the_first_look_waits_until_nothing_can_be_on_its_way_from_us() -> None:
         (1, 11, 12),
         (2, 12, 14),
         (5, 26, 41.000001),  # 42 by the schedule: the bound is worth a look of its own
+        (5, 41, 41.000001),  # began at the bound, not after it
         (6, 41.000001, 73.000001),
         (40, 1000, 1300),  # the cap
     ],
@@ -165,6 +176,9 @@ def test_the_horizon_asks_a_person_but_not_before_one_look_after_the_bound() -> 
     assert too_early.action is Action.PROBE
     seen = decide(Facts(lost, (), 4, at(41.5)), safe, at(5000))
     assert said(seen) == review(Reason.PROBE_HORIZON_PASSED)
+    # The next look would be at 132, so nothing is gained by waiting until then.
+    too_far = decide(Facts(lost, (), 6, at(100)), safe, at(101))
+    assert said(too_far) == review(Reason.PROBE_HORIZON_PASSED)
 
 
 def test_a_horizon_within_the_bound_still_gets_its_look_after_the_bound() -> None:

@@ -20,6 +20,7 @@ from effect_contracts.errors import (
     OperationKeyReason,
     PayloadReason,
     ProblemCode,
+    RequestReason,
     json_pointer,
     problem,
     status_of,
@@ -43,6 +44,7 @@ _STATUSES = {
     "contract_conflict": 409,
     "payload_too_large": 413,
     "unsupported_media_type": 415,
+    "invalid_request": 422,
     "invalid_payload": 422,
     "invalid_operation_key": 422,
     "invalid_arguments": 422,
@@ -60,6 +62,7 @@ _EXAMPLES: list[EffectError] = [
     errors.MethodNotAllowed(),
     errors.PayloadTooLarge(limit_bytes=262144),
     errors.UnsupportedMediaType(),
+    errors.InvalidRequest(RequestReason.UNKNOWN, field="/tenant_id"),
     errors.InvalidPayload(PayloadReason.NUMBER_RANGE, field="/arguments/amount"),
     errors.InvalidOperationKey(OperationKeyReason.TOO_LONG, limit=255),
     errors.InvalidArguments(field="/arguments/amount", keyword="type"),
@@ -136,7 +139,7 @@ def test_an_error_survives_copy_and_pickle(error: EffectError) -> None:
 
 
 def test_a_payload_conflict_names_the_field_and_the_state_of_the_effect() -> None:
-    body = problem(_EXAMPLES[13])
+    body = problem(_EXAMPLES[14])
     assert body["field"] == "/arguments/amount"
     assert body["state"] == "succeeded"
     assert body["effect_id"] == str(UUID(int=7))
@@ -156,6 +159,13 @@ def test_an_extra_never_overwrites_a_member_of_the_standard() -> None:
     error = errors.NotFound()
     error.extras["status"] = 200
     assert problem(error)["status"] == 404
+
+
+@pytest.mark.parametrize("reason", RequestReason)
+def test_every_request_reason_has_a_sentence(reason: RequestReason) -> None:
+    error = errors.InvalidRequest(reason, field="/tool")
+    assert error.reason is reason
+    assert error.detail.endswith(".")
 
 
 @pytest.mark.parametrize("reason", PayloadReason)
@@ -192,6 +202,7 @@ def test_a_pointer_is_cut_at_a_member_when_it_grows_too_long() -> None:
 # here is a new way for an argument or a secret to reach a log.
 _TEXT_PARAMETERS = {
     ("RequestMalformed", "parameter"),
+    ("InvalidRequest", "field"),
     ("InvalidPayload", "field"),
     ("InvalidArguments", "field"),
     ("InvalidArguments", "keyword"),
@@ -203,7 +214,8 @@ _TEXT_PARAMETERS = {
     ("ConfigurationInvalid", "remedy"),
 }
 _VALUELESS = {
-    "PayloadReason", "OperationKeyReason", "EffectState", "UUID", "datetime", "int", "None"
+    "RequestReason", "PayloadReason", "OperationKeyReason", "EffectState", "UUID", "datetime",
+    "int", "None",
 }  # fmt: skip
 
 

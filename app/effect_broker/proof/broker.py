@@ -73,6 +73,8 @@ class ProofBroker:
         environment: further settings of its processes.
         modes: `KIND=MODE` of the target.
         migrated: the database is prepared already.
+        own_logins: each process logs in as its own role, which the server must allow without a
+            password; else all log in as the superuser and take their roles then.
     """
 
     def __init__(
@@ -83,11 +85,13 @@ class ProofBroker:
         environment: Mapping[str, str] | None = None,
         modes: Iterable[str] = (),
         migrated: bool = False,
+        own_logins: bool = True,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.superuser_url = superuser_url
         self.migrated = migrated
+        self.own_logins = own_logins
         ring = directory / "keyring.json"
         ring.write_text(new_key_ring(KEY_ID, development=True))
         self.target = TargetProcess(directory / "target.sqlite", modes=tuple(modes))
@@ -118,7 +122,7 @@ class ProofBroker:
 
     def url(self, role: DatabaseRole) -> str:
         """Return the database URL of a role."""
-        return url_for(self.superuser_url, role)
+        return url_for(self.superuser_url, role) if self.own_logins else self.superuser_url
 
     # Preparing -----------------------------------------------------------------------------------
 
@@ -151,7 +155,8 @@ class ProofBroker:
     def _administer(self, work: Callable[[Pool], Awaitable[T]]) -> T:
         async def run() -> T:
             url = self.url(DatabaseRole.ADMIN)
-            async with make_pool(url, None, application_name="proof-admin", size_max=1) as pool:
+            taken = None if self.own_logins else DatabaseRole.ADMIN
+            async with make_pool(url, taken, application_name="proof-admin", size_max=1) as pool:
                 return await work(pool)
 
         return asyncio.run(run())

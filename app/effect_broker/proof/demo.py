@@ -19,10 +19,8 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -261,15 +259,3 @@ def _result(
         receipt=broker.receipt(effect["effect_id"]) is not None,
         checks=checks,
     )
-
-
-@contextmanager
-def demo_broker(directory: Path, superuser_url: str) -> Iterator[ProofBroker]:
-    """A prepared broker with an API, two workers and the target, each a process of its own."""
-    with ProofBroker(directory, superuser_url) as broker:
-        broker.prepare("demo")
-        workers = [broker.stack.worker() for _ in range(2)]
-        broker.start_api()
-        for worker in workers:
-            worker.wait_ready()
-        yield broker

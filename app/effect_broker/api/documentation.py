@@ -1,0 +1,166 @@
+"""The OpenAPI text of the effect routes: request schema, and examples of replay and conflict.
+
+Bodies are parsed by `effect_broker.api.bodies`, not by the framework, so their schema is given
+here by hand; a test submits each example and compares the answer's members.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_EFFECT_ID = "0c0e3a1f-7a64-8e0c-9b3f-2d5a4d1c8e77"
+
+SUBMIT_EXAMPLE: dict[str, Any] = {
+    "operation_key": "order:42:charge:v1",
+    "tool": "demo.charge",
+    "arguments": {"order": "42", "amount": 1200, "currency": "eur"},
+}
+
+EFFECT_EXAMPLE: dict[str, Any] = {
+    "effect_id": _EFFECT_ID,
+    "operation_key": "order:42:charge:v1",
+    "tool": "demo.charge",
+    "contract": {"name": "demo-charge-idempotent", "version": "1"},
+    "safety": "idempotent",
+    "guarantee": "one observable effect while the target's contract holds",
+    "state": "prepared",
+    "final": False,
+    "reason": "submitted",
+    "version": 1,
+    "next_action_at": "2026-11-29T12:00:00.000000+00:00",
+    "created_at": "2026-11-29T12:00:00.000000+00:00",
+    "updated_at": "2026-11-29T12:00:00.000000+00:00",
+    "links": {
+        "self": f"/v1/effects/{_EFFECT_ID}",
+        "receipt": f"/v1/effects/{_EFFECT_ID}/receipt",
+    },
+    "waits_for_person": False,
+    "do_not_retry": False,
+    "requested_by": "5f0c1c1e-3a52-4a0b-9c59-0f5f6d2c9a11",
+    "trace_id": None,
+    "preview": {"order": "42", "amount": 1200, "currency": "eur"},
+    "receipt_digest": None,
+    "now": "2026-11-29T12:00:00.000000+00:00",
+}
+
+NEW_EXAMPLE: dict[str, Any] = EFFECT_EXAMPLE | {"replayed": False}
+
+REPLAY_EXAMPLE: dict[str, Any] = EFFECT_EXAMPLE | {
+    "state": "succeeded",
+    "final": True,
+    "reason": "committed",
+    "version": 3,
+    "next_action_at": None,
+    "receipt_digest": "9f" * 32,
+    "replayed": True,
+}
+
+CONFLICT_EXAMPLE: dict[str, Any] = {
+    "type": "urn:effect-broker:problem:payload_conflict",
+    "title": "Payload conflict",
+    "status": 409,
+    "detail": (
+        "This operation key is bound to another request; nothing was sent. "
+        "Repeat the first request unchanged, or use a new key for a new intent."
+    ),
+    "instance": "/v1/effects",
+    "code": "payload_conflict",
+    "field": "/arguments/amount",
+    "effect_id": _EFFECT_ID,
+    "state": "succeeded",
+}
+
+
+def _problem(description: str, example: Any = None) -> dict[str, Any]:
+    content: dict[str, Any] = {"schema": {"type": "object"}}
+    if example is not None:
+        content["example"] = example
+    return {"description": description, "content": {"application/problem+json": content}}
+
+
+def _effect(description: str, example: Any) -> dict[str, Any]:
+    return {
+        "description": description,
+        "content": {"application/json": {"schema": {"type": "object"}, "example": example}},
+    }
+
+
+SUBMIT_DOCUMENTATION: dict[str, Any] = {
+    "status_code": 202,
+    "responses": {
+        200: _effect("A replay: the effect of this key as it stands", REPLAY_EXAMPLE),
+        202: _effect("A new intent, durable now", NEW_EXAMPLE),
+        400: _problem("A parameter of the request is at fault"),
+        401: _problem("No or an unknown API key"),
+        409: _problem("The key is bound to another request; nothing was sent", CONFLICT_EXAMPLE),
+        403: _problem("The tenant is disabled"),
+        413: _problem("The body is too large"),
+        415: _problem("The body is not declared as JSON"),
+        422: _problem("The request cannot become an intent; nothing was stored"),
+        503: _problem("The database cannot be reached; submit again"),
+    },
+    "openapi_extra": {
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "additionalProperties": False,
+                        "required": ["operation_key", "tool", "arguments"],
+                        "properties": {
+                            "operation_key": {
+                                "type": "string",
+                                "pattern": "^[!-~]{1,255}$",
+                                "description": "Stable name of the business intent.",
+                            },
+                            "tool": {"type": "string", "minLength": 1, "maxLength": 255},
+                            "arguments": {"type": "object"},
+                            "trace_id": {"type": ["string", "null"], "maxLength": 255},
+                            "send_before": {"type": ["string", "null"], "format": "date-time"},
+                        },
+                    },
+                    "example": SUBMIT_EXAMPLE,
+                }
+            },
+        }
+    },
+}
+
+_PROBLEMS_READ: dict[int | str, dict[str, Any]] = {
+    400: _problem("A parameter of the request is at fault"),
+    401: _problem("No or an unknown API key"),
+    403: _problem("The tenant is disabled"),
+    503: _problem("The database cannot be reached; ask again"),
+    # Keeps the framework from promising its own 422.
+    "default": _problem("Any other problem"),
+}
+
+RESPONSES_GET: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
+    200: _effect("The effect as it stands", EFFECT_EXAMPLE | {"attempts": []}),
+    404: _problem("No such effect of this tenant"),
+}
+
+RESPONSES_LIST: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
+    200: _effect("A page, newest first", {"effects": [EFFECT_EXAMPLE], "cursor": None}),
+}
+
+RESPONSES_RECEIPT: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
+    404: _problem("No such effect of this tenant, or it is not settled"),
+}
+
+_READY_EXAMPLE: dict[str, Any] = {
+    "status": "degraded",
+    "checks": {
+        "database": "ok",
+        "schema": "ok",
+        "engine": "ok",
+        "key_ring": "ok",
+        "workers": "none",
+    },
+}
+
+RESPONSES_READY: dict[int | str, dict[str, Any]] = {
+    200: _effect("Submits are accepted; `degraded` if nobody works on them", _READY_EXAMPLE),
+    503: _effect("Submits cannot be accepted", _READY_EXAMPLE | {"status": "unavailable"}),
+}

@@ -1,0 +1,75 @@
+"""How effects look from outside: one shape for every answer and every listing."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from effect_broker.protocol.ports import AttemptRow, Intent
+from effect_broker.reading import EffectDetail
+from effect_contracts.facts import SafetyClass
+from effect_contracts.life import is_final
+
+# What a caller may conclude, in words; the README's guarantee table says the same at length.
+GUARANTEES = {
+    SafetyClass.TRANSACTIONAL: "exactly one committed effect per operation key",
+    SafetyClass.IDEMPOTENT: "one observable effect while the target's contract holds",
+    SafetyClass.RECONCILABLE: "one effect if the target's look-up is truthful and bounded",
+    SafetyClass.UNSAFE: "no duplicate from the broker; an omission is possible",
+}
+
+
+def moment(at: datetime | None) -> str | None:
+    """Return a moment as RFC 3339 text."""
+    return at.isoformat() if at else None
+
+
+def intent_body(intent: Intent) -> dict[str, Any]:
+    """Return what is known of an intent from its own row."""
+    path = f"/v1/effects/{intent.effect_id}"
+    return {
+        "effect_id": str(intent.effect_id),
+        "operation_key": intent.operation_key,
+        "tool": intent.tool,
+        "contract": {"name": intent.contract_name, "version": intent.contract_version},
+        "safety": intent.safety.value,
+        "guarantee": GUARANTEES[intent.safety],
+        "state": intent.state.value,
+        "final": is_final(intent.state),
+        "reason": intent.reason,
+        "version": intent.version,
+        "next_action_at": moment(intent.next_action_at),
+        "created_at": moment(intent.created_at),
+        "updated_at": moment(intent.updated_at),
+        "links": {"self": path, "receipt": f"{path}/receipt"},
+    }
+
+
+def attempt_body(row: AttemptRow) -> dict[str, Any]:
+    """Return one attempt; `outcome` is null while it is open."""
+    fact = row.fact
+    return {
+        "ordinal": fact.ordinal,
+        "started_at": moment(fact.started_at),
+        "deadline_at": moment(fact.deadline_at),
+        "recorded_at": moment(fact.recorded_at),
+        "outcome": fact.outcome.value if fact.outcome else None,
+        "code": fact.code,
+        "external_id": fact.external_id,
+        "executor_id": row.executor_id,
+    }
+
+
+def effect_body(detail: EffectDetail, *, attempts: bool) -> dict[str, Any]:
+    """Return an effect as it stands, with its attempts if asked for."""
+    body = intent_body(detail.intent)
+    body["waits_for_person"] = detail.parked
+    body["do_not_retry"] = detail.parked
+    body["requested_by"] = detail.requested_by
+    body["trace_id"] = detail.trace_id
+    body["preview"] = dict(detail.preview)
+    body["receipt_digest"] = detail.receipt_digest.hex() if detail.receipt_digest else None
+    body["now"] = moment(detail.now)
+    if attempts:
+        body["attempts"] = [attempt_body(row) for row in detail.attempts]
+    return body

@@ -1,0 +1,340 @@
+"""The composition root: from settings to the parts of a process; nothing else wires them.
+
+Each process gets what it needs and no more. The API's adapters render and never send, so its
+secret references resolve to nothing; the worker beats and repairs over connections of its own, so
+that a backlog of effects which waits for connections cannot make it look dead.
+
+The heavy imports (the engine, the migrations) stand inside the functions that need them: a
+command that reads one row must not load an engine first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit, urlunsplit
+
+from effect_adapters.registry import adapters
+from effect_broker.api.services import Health, Services
+from effect_broker.authentication import CachedAuthentication
+from effect_broker.clock import SystemClock, new_executor_id, new_id
+from effect_broker.config import ConfigurationProblem, Role, Settings
+from effect_broker.faultpoints import ENV_FAULT, ENV_FAULT_DIR, FaultPoints
+from effect_broker.intake import Intake
+from effect_broker.keyring import AesVault, KeyRing, load_key_ring
+from effect_broker.postgres.choice import ServerSource, resolve_server, state_directory
+from effect_broker.postgres.container import ContainerPostgresError
+from effect_broker.postgres.embedded import EmbeddedPostgresError
+from effect_broker.process import WorkerProcess
+from effect_broker.protocol.ports import Ports, StoreError
+from effect_broker.secretrefs import SecretReferences
+from effect_broker.store.api import PostgresApiStore
+from effect_broker.store.health import DatabaseHealth, database_health
+from effect_broker.store.pool import Pool, make_pool
+from effect_broker.store.reachability import connection_trouble
+from effect_broker.store.roles import DatabaseRole
+from effect_broker.store.runs import PostgresWorkerStore
+from effect_broker.store.tenants import Authentication
+
+if TYPE_CHECKING:
+    from effect_broker.store.migrate import MigrationReport
+    from effect_broker.worker import Reconciler, Worker
+
+_log = logging.getLogger(__name__)
+
+KEY_RING_NAME: Final = "key-ring.json"
+_OWN_SERVERS: Final[tuple[ServerSource, ...]] = ("wheel", "local", "container")
+
+# Connections per process. A submit holds one for a round trip or two, so that few of them carry
+# thousands of submits a second; a run holds one for as long, between its waits.
+_API_POOL_SIZE: Final = 16
+_WORKER_POOL_SIZE: Final = 16
+_REPAIR_POOL_SIZE: Final = 4
+
+# A prober gives up after a second or a few; an answer that comes later is no answer.
+_HEALTH_SECONDS: Final = 2.0
+
+# The role that a process takes once it is logged in, whoever its URL logs in as.
+_DATABASE_ROLES: Final = {Role.API: DatabaseRole.API, Role.WORKER: DatabaseRole.WORKER}
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseLogin:
+    """A URL, and the name of the setting it comes from, for the texts of errors."""
+
+    url: str = field(repr=False)
+    source: str
+
+
+# Settings ------------------------------------------------------------------------------------
+
+
+def home_directory() -> Path:
+    """Return the state directory of this project: embedded database, development key ring."""
+    return state_directory(os.environ, Path.cwd())
+
+
+def key_ring(settings: Settings) -> KeyRing:
+    """Load the key ring; in development the one that `effect-broker up` has made will do.
+
+    Raises:
+        KeyRingProblem.
+    """
+    fallback = None if settings.production else home_directory() / KEY_RING_NAME
+    return load_key_ring(production=settings.production, fallback=fallback)
+
+
+def fault_points(settings: Settings) -> FaultPoints:
+    """Return the fault points that the environment arms; in production there are none.
+
+    Raises:
+        FaultSpecInvalid: the variable cannot be read.
+    """
+    if not settings.production:
+        return FaultPoints.from_environment()
+    if os.environ.get(ENV_FAULT) or os.environ.get(ENV_FAULT_DIR):
+        _log.warning("fault points are not armed in production")
+    return FaultPoints()
+
+
+@contextmanager
+def database(settings: Settings, role: Role) -> Iterator[DatabaseLogin]:
+    """Give the database of a role: the one that a URL names, else in development the embedded
+    server of the state directory, which then runs at least as long as the block.
+
+    Raises:
+        ConfigurationProblem: there is none; the text says what to do.
+        PostgresNotFound: none of the ways to run a server of our own is open.
+    """
+    own_variable = f"EFFECT_BROKER_{role.value.upper()}_DATABASE_URL"
+    url = settings.url(role)
+    if url is not None:
+        shared = url == settings.database_url
+        yield DatabaseLogin(url, "EFFECT_BROKER_DATABASE_URL" if shared else own_variable)
+        return
+    others = [other for other in Role if settings.url(other) is not None]
+    if settings.production or others:
+        # With another role's URL set, a database of our own would be the wrong one.
+        raise ConfigurationProblem(
+            f"no database: set {own_variable}, or EFFECT_BROKER_DATABASE_URL in development"
+        )
+    choice = resolve_server(home_directory(), os.environ, sources=_OWN_SERVERS)
+    try:
+        url = choice.server.start()
+    except (EmbeddedPostgresError, ContainerPostgresError) as problem:
+        raise ConfigurationProblem(str(problem)) from None
+    try:
+        if role in _DATABASE_ROLES and choice.source != "container":
+            url = _as_user(url, _DATABASE_ROLES[role])
+        yield DatabaseLogin(url, "the embedded database")
+    finally:
+        choice.server.stop()
+
+
+def _as_user(url: str, role: DatabaseRole) -> str:
+    """The URL for another user of a server that asks for no password."""
+    parts = urlsplit(url)
+    address = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{role.value}@{address}"))
+
+
+# The processes -------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def api_services(settings: Settings, login: DatabaseLogin) -> AsyncIterator[Services]:
+    """Give what the API's routes stand on.
+
+    Raises:
+        ConfigurationProblem: the database cannot be used, or its schema is older.
+        KeyRingProblem, FaultSpecInvalid.
+    """
+    ring = key_ring(settings)
+    faults = fault_points(settings)
+    await _check_database(login, DatabaseRole.API)
+    pool = make_pool(
+        login.url, DatabaseRole.API, application_name="effect-broker-api", size_max=_API_POOL_SIZE
+    )
+    async with pool:
+        await _check_schema(pool)
+        store = PostgresApiStore(pool)
+        vault = AesVault(ring)
+        # No prefix and no directory: an API that renders requests has no use for a secret.
+        renderers = adapters(SecretReferences("", None))
+        yield Services(
+            intake=Intake(store, renderers, ring, vault, faults.reach),
+            reads=store,
+            vault=vault,
+            authenticator=CachedAuthentication(Authentication(pool)),
+            health=partial(_health, pool),
+        )
+
+
+@asynccontextmanager
+async def worker(settings: Settings, login: DatabaseLogin) -> AsyncIterator[tuple[Worker, str]]:
+    """Give a worker that has not begun, and its executor id.
+
+    Raises:
+        ConfigurationProblem: the database cannot be used, its schema is older, or the engine's is
+            missing. KeyRingProblem, FaultSpecInvalid.
+    """
+    from effect_broker.worker import Worker
+
+    ring = key_ring(settings)
+    faults = fault_points(settings)
+    await _check_database(login, DatabaseRole.WORKER)
+    ttl_seconds = settings.heartbeat_ttl_seconds
+    clock = SystemClock()
+    process = WorkerProcess(new_executor_id(), clock, ttl_seconds)
+    effects = _worker_pool(login, "effect-broker-worker", _WORKER_POOL_SIZE, ttl_seconds)
+    repairs = _worker_pool(login, "effect-broker-repair", _REPAIR_POOL_SIZE, ttl_seconds)
+    async with effects, repairs:
+        found = await _check_schema(repairs)
+        if not found.engine_present:
+            raise ConfigurationProblem(
+                "the database has no engine schema (dbos); run `effect-broker migrate`"
+            )
+        ports = Ports(
+            store=PostgresWorkerStore(effects),
+            adapters=adapters(SecretReferences(settings.secret_prefix, settings.secret_directory)),
+            vault=AesVault(ring),
+            clock=clock,
+            process=process,
+            new_id=new_id,
+            reach=faults.reach,
+        )
+        made = Worker(
+            login.url,
+            PostgresWorkerStore(repairs),
+            ports,
+            process,
+            ttl_seconds=ttl_seconds,
+            worker_concurrency=settings.worker_concurrency,
+            poll_seconds=settings.queue_poll_seconds,
+        )
+        yield made, process.executor_id
+
+
+@asynccontextmanager
+async def reconciler(
+    settings: Settings, login: DatabaseLogin
+) -> AsyncIterator[tuple[Reconciler, str]]:
+    """Give a reconciler that has not begun, and its id. It needs no key: it opens no payload.
+
+    Raises:
+        ConfigurationProblem: the database cannot be used, or its schema is older.
+        FaultSpecInvalid.
+    """
+    from effect_broker.worker import Reconciler
+
+    faults = fault_points(settings)
+    await _check_database(login, DatabaseRole.WORKER)
+    ttl_seconds = settings.heartbeat_ttl_seconds
+    pool = _worker_pool(login, "effect-broker-reconciler", _REPAIR_POOL_SIZE, ttl_seconds)
+    async with pool:
+        await _check_schema(pool)
+        executor_id = new_executor_id()
+        yield Reconciler(PostgresWorkerStore(pool), executor_id, faults), executor_id
+
+
+def migrate(settings: Settings, login: DatabaseLogin) -> MigrationReport:
+    """Bring the database up to this release, and make the logins that the other URLs name.
+
+    Raises:
+        ConfigurationProblem: a URL cannot be read, or the server not be reached.
+        MigrationError: see `effect_broker.store.migrate`.
+    """
+    from effect_broker.durable import migrate_dbos
+    from effect_broker.store import migrate as migration
+    from effect_broker.store.roles import create_login
+
+    trouble = connection_trouble(login.url, None, variable=login.source, migrated=False)
+    if trouble is not None:
+        raise ConfigurationProblem(trouble)
+    report = migration.migrate(login.url, migrate_dbos=migrate_dbos)
+    own = ((DatabaseRole.API, settings.api_database_url),
+           (DatabaseRole.WORKER, settings.worker_database_url))  # fmt: skip
+    for role, url in own:
+        account = _account_in(url)
+        # The account that migrates may act as every role already.
+        if account is not None and account[0] != (_account_in(login.url) or ("", None))[0]:
+            name, password = account
+            create_login(login.url, name, role, password)
+    return report
+
+
+def _account_in(url: str | None) -> tuple[str, str | None] | None:
+    """The user and the password in a URL, if it names a user."""
+    from sqlalchemy import make_url
+
+    if url is None:
+        return None
+    parsed = make_url(url)
+    return (parsed.username, parsed.password) if parsed.username else None
+
+
+# Parts ---------------------------------------------------------------------------------------
+
+
+def _worker_pool(login: DatabaseLogin, name: str, size_max: int, ttl_seconds: float) -> Pool:
+    return make_pool(
+        login.url,
+        DatabaseRole.WORKER,
+        application_name=name,
+        size_max=size_max,
+        ttl_seconds=ttl_seconds,
+    )
+
+
+async def _check_database(login: DatabaseLogin, role: DatabaseRole) -> None:
+    """Try one connection first: a pool only says that it got none in time."""
+    trouble = await asyncio.to_thread(connection_trouble, login.url, role, variable=login.source)
+    if trouble is not None:
+        raise ConfigurationProblem(trouble)
+
+
+async def _check_schema(pool: Pool) -> DatabaseHealth:
+    """Refuse to begin on a schema that this release does not know how to use."""
+    found = await database_health(pool)
+    if _schema_check(found) != "ok":
+        raise ConfigurationProblem(
+            f"the database's schema is of version {found.schema_version or 'none'}, and this "
+            "release needs a newer one; run `effect-broker migrate`"
+        )
+    return found
+
+
+def _schema_check(found: DatabaseHealth) -> str:
+    """A newer schema is fine: migrations go forward only, and a rolling deploy runs through it."""
+    from effect_broker.store.migrate import latest_version
+
+    if found.schema_version is None:
+        return "missing"
+    return "ok" if found.schema_version >= latest_version() else "older"
+
+
+async def _health(pool: Pool) -> Health:
+    """Look whether submits can be accepted; the key ring is loaded, or there were no services.
+
+    Without the engine's schema or a live worker an effect waits; it is as safe as with both.
+    """
+    checks = {"database": "unreachable", "key_ring": "ok"}
+    try:
+        async with asyncio.timeout(_HEALTH_SECONDS):
+            found = await database_health(pool)
+    except (StoreError, TimeoutError):
+        return Health(ready=False, degraded=False, checks=checks)
+    checks["database"] = "read_only" if found.read_only else "ok"
+    checks["schema"] = _schema_check(found)
+    checks["engine"] = "ok" if found.engine_present else "missing"
+    checks["workers"] = "ok" if found.live_workers else "none"
+    ready = checks["database"] == "ok" and checks["schema"] == "ok"
+    degraded = checks["engine"] != "ok" or checks["workers"] != "ok"
+    return Health(ready=ready, degraded=degraded, checks=checks)

@@ -1,0 +1,209 @@
+"""`effect-broker doctor`: is this deployment fit to keep its promises, and if not, what to do.
+
+It asks as the broker's own roles ask, writes nothing, and goes on after a failure, so that one run
+shows all that is wrong. Exit 1 if any check fails; warnings alone are exit 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Final
+
+import typer
+
+from effect_adapters.base import SecretUnavailable
+from effect_broker.cli import checks
+from effect_broker.cli.access import Login, Logins, key_ring, logins, opened, variable_name
+from effect_broker.cli.checks import Finding, Level
+from effect_broker.cli.output import AsJson, print_json, print_table
+from effect_broker.config import ConfigurationProblem, Role, Settings, load_settings
+from effect_broker.keyring import KeyRingProblem
+from effect_broker.postgres.choice import PostgresNotFound
+from effect_broker.protocol.ports import StoreError
+from effect_broker.secretrefs import SecretReferences
+from effect_broker.store import diagnosis
+from effect_broker.store.documents import active_documents
+from effect_broker.store.reachability import connection_trouble
+from effect_broker.store.roles import DatabaseRole
+from effect_contracts.document import ContractDocument
+from effect_contracts.errors import ContractInvalid
+
+_PROCESSES: Final = {DatabaseRole.API: "api", DatabaseRole.WORKER: "worker"}
+_MARKS: Final = {Level.OK: "ok", Level.WARN: "WARN", Level.FAIL: "FAIL"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("doctor")(doctor)
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Check database, roles, workers, contracts and keys; exit 1 if anything is broken."""
+    findings = list(_examine())
+    failed = any(finding.level is Level.FAIL for finding in findings)
+    if as_json:
+        print_json(
+            {
+                "healthy": not failed,
+                "findings": [
+                    {"check": f.check, "level": f.level.value, "text": f.text, "remedy": f.remedy}
+                    for f in findings
+                ],
+            }
+        )
+    else:
+        rows = [
+            (_MARKS[f.level], f.check, f.text + (f"\nto do: {f.remedy}" if f.remedy else ""))
+            for f in findings
+        ]
+        print_table("doctor", ("", "check", "finding"), rows)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _examine() -> Iterator[Finding]:
+    try:
+        settings = load_settings()
+    except ConfigurationProblem as problem:
+        yield checks.fail("settings", str(problem), "correct the environment of this process")
+        return
+    yield checks.ok("settings", f"the environment is read, for {settings.env.value}")
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(logins())
+        except (ConfigurationProblem, PostgresNotFound) as problem:
+            yield checks.fail("database", str(problem), "give the broker a database")
+            yield from _ring(settings, None)
+            return
+        yield from _examine_database(found)
+
+
+def _examine_database(found: Logins) -> Iterator[Finding]:
+    usable: dict[DatabaseRole, Login] = {}
+    for role in (DatabaseRole.API, DatabaseRole.WORKER, DatabaseRole.ADMIN):
+        check = f"database_{role.value.removeprefix('effect_broker_')}"
+        try:
+            login = found.of(role)
+        except ConfigurationProblem as problem:
+            yield checks.warn(check, str(problem), "or run doctor where that role is configured")
+            continue
+        trouble = connection_trouble(login.url, role, variable=login.variable)
+        if trouble is None:
+            usable[role] = login
+            yield checks.ok(check, f"{login.variable} lets {role.value} in")
+        else:
+            yield checks.fail(check, trouble, "nothing works for this role before this is mended")
+    yield from _server(usable)
+    for role, process in _PROCESSES.items():
+        # A login of `migrate` that stands in says nothing of the process's own.
+        if role in usable and usable[role].variable != variable_name(Role.MIGRATE):
+            yield from _session(usable[role], process, found.settings)
+    worker = usable.get(DatabaseRole.WORKER)
+    fleet: diagnosis.FleetFacts | None = None
+    if worker is not None:
+        try:
+            fleet = diagnosis.look_at_fleet(worker.url, checks.OVERDUE_SECONDS)
+        except StoreError as problem:
+            yield _unlooked("fleet", problem)
+    if fleet is not None:
+        yield from checks.fleet_findings(fleet, _latest_version())
+    if worker is not None:
+        yield from _contracts(worker, found.settings)
+    yield from _ring(found.settings, fleet)
+    if fleet is not None:
+        yield from checks.key_scope_findings(fleet.operation_keys)
+
+
+def _server(usable: dict[DatabaseRole, Login]) -> Iterator[Finding]:
+    # Each server once: the URLs of several roles mostly lead to one.
+    if not usable:
+        return
+    login = usable.get(DatabaseRole.WORKER) or next(iter(usable.values()))
+    try:
+        yield from checks.server_findings(diagnosis.look_at_server(login.url))
+    except StoreError as problem:
+        yield _unlooked("server", problem)
+    seen: set[str] = set()
+    for role, process in _PROCESSES.items():
+        own = usable.get(role)
+        if own is None or own.url in seen:
+            continue
+        seen.add(own.url)
+        shared: bool | None = None
+        try:
+            shared = asyncio.run(diagnosis.shares_sessions(own.url))
+        except StoreError:
+            shared = None
+        check = f"pooler_{process}"
+        yield from checks.pooler_findings(own.url, shared, check=check, variable=own.variable)
+
+
+def _session(login: Login, process: str, settings: Settings) -> Iterator[Finding]:
+    try:
+        facts = diagnosis.look_at_session(login.url, login.role)
+    except StoreError as problem:
+        yield _unlooked(f"role_{process}", problem)
+        return
+    yield from checks.session_findings(
+        facts,
+        process=process,
+        sees_all_tenants=login.role is DatabaseRole.WORKER,
+        production=settings.production,
+    )
+
+
+def _contracts(login: Login, settings: Settings) -> Iterator[Finding]:
+    async def read() -> tuple[ContractDocument, ...]:
+        async with opened(login) as pool:
+            return await active_documents(pool)
+
+    try:
+        documents = asyncio.run(read())
+    except (StoreError, ConfigurationProblem) as problem:
+        yield _unlooked("contracts", problem)
+        return
+    except ContractInvalid as problem:
+        yield checks.fail(
+            "contracts", f"this release cannot read an active contract: {problem}",
+            "apply it again with this release",
+        )  # fmt: skip
+        return
+    yield from checks.contract_findings(documents, _resolver(settings))
+
+
+def _resolver(settings: Settings) -> Callable[[str], bool]:
+    references = SecretReferences(settings.secret_prefix, settings.secret_directory)
+
+    def resolves(reference: str) -> bool:
+        try:
+            references(reference)
+        except SecretUnavailable:
+            return False
+        return True
+
+    return resolves
+
+
+def _ring(settings: Settings, fleet: diagnosis.FleetFacts | None) -> Iterator[Finding]:
+    try:
+        ring = key_ring(settings)
+    except KeyRingProblem as problem:
+        yield checks.fail("key_ring", str(problem), "give this process the broker's key ring")
+        return
+    yield from checks.ring_findings(ring, fleet)
+
+
+def _unlooked(check: str, problem: Exception) -> Finding:
+    return checks.fail(
+        check, f"the database could not be looked at ({type(problem).__name__}: {problem})",
+        "see that `effect-broker migrate` of this release has run, and ask again",
+    )  # fmt: skip
+
+
+def _latest_version() -> str:
+    # Imported late: it loads the whole of Alembic, which no other command here needs.
+    from effect_broker.store.migrate import latest_version
+
+    return latest_version()

@@ -1,0 +1,230 @@
+"""How one effect is shown to a person: a row of a list, and the page of `effects inspect`.
+
+Nothing here is shown that the contract calls sensitive: arguments appear as the stored preview,
+answers as digests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from effect_broker.api.presentation import effect_body, moment
+from effect_broker.cli.effect_wait import next_step, overdue_seconds
+from effect_broker.cli.output import console, print_table
+from effect_broker.cli.reasons import words_of
+from effect_broker.protocol.ports import AttemptRow, EvidenceRow, Snapshot
+from effect_broker.reading import EffectDetail, EventRecord
+from effect_contracts.decide import conclusive_from
+from effect_contracts.facts import EffectState, SafetyClass
+from effect_contracts.life import is_final
+
+COLUMNS: Final = ("id", "state", "reason", "tool", "operation key", "age", "next action")
+
+_ATTEMPT_COLUMNS: Final = (
+    "attempt", "started", "deadline", "recorded", "outcome", "code", "external id", "executor",
+)  # fmt: skip
+_EVIDENCE_COLUMNS: Final = ("source", "says", "began", "covers attempts", "external ids")
+_EVENT_COLUMNS: Final = ("#", "at", "what", "state", "reason", "by", "details")
+
+# After its deadline an effect is somebody's to act on; a run needs a moment to do so.
+_QUIET_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """All that is read of one effect for its page."""
+
+    tenant: str
+    detail: EffectDetail
+    snapshot: Snapshot
+    events: tuple[EventRecord, ...]
+
+
+def row(detail: EffectDetail) -> tuple[object, ...]:
+    """Return the cells of `COLUMNS`."""
+    intent = detail.intent
+    if is_final(intent.state):
+        following = ""
+    elif intent.next_action_at is None:
+        following = "a person"
+    else:
+        late = overdue_seconds(detail)
+        following = "now" if abs(late) < 1 else f"{_span(abs(late))} {'ago' if late > 0 else ''}"
+    age = (detail.now - intent.created_at).total_seconds()
+    return (
+        intent.effect_id, intent.state.value, intent.reason, intent.tool, intent.operation_key,
+        _span(age), following.strip(),
+    )  # fmt: skip
+
+
+def body(inspection: Inspection) -> dict[str, Any]:
+    """Return the page as JSON: what the API says of an effect, and what a person is told."""
+    words = words_of(inspection.detail.intent.reason)
+    snapshot = inspection.snapshot
+    return effect_body(inspection.detail, attempts=True) | {
+        "tenant": inspection.tenant,
+        "downstream_key": inspection.detail.intent.downstream_key,
+        "target_identity": inspection.detail.intent.target_identity,
+        "generation": inspection.detail.intent.generation,
+        "meaning": words.meaning,
+        "next_step": next_step(inspection.detail),
+        "what_you_can_do": list(advice(inspection)),
+        "holds": sorted(hold.value for hold in snapshot.facts.holds),
+        "probes_since_attempt": snapshot.facts.probes_since_attempt,
+        "absence_counts_from": moment(_absence_counts_from(snapshot)),
+        "evidence": [_evidence_body(one) for one in snapshot.evidence],
+        "events": [_event_body(event) for event in inspection.events],
+    }
+
+
+def show(inspection: Inspection) -> None:
+    """Print the page."""
+    detail, snapshot = inspection.detail, inspection.snapshot
+    intent = detail.intent
+    words = words_of(intent.reason)
+    out = console()
+    out.print(f"{intent.state.value.upper()}  {words.meaning}")
+    out.print(f"next       {next_step(detail)}")
+    for line in advice(inspection):
+        out.print(f"you        {line}")
+    out.print()
+    rows: list[tuple[str, object]] = [
+        ("effect", intent.effect_id),
+        ("tenant", inspection.tenant),
+        ("operation key", intent.operation_key),
+        ("tool", f"{intent.tool} ({intent.contract_name} {intent.contract_version})"),
+        ("safety", intent.safety.value),
+        ("reason", intent.reason),
+        ("downstream key", intent.downstream_key),
+        ("target", intent.target_identity or "not sent to yet"),
+        ("asked by", detail.requested_by),
+        ("trace", detail.trace_id),
+        ("created", _clock(intent.created_at)),
+        ("changed", _clock(intent.updated_at)),
+        ("version", f"{intent.version}, run {intent.generation}"),
+        ("arguments", json.dumps(dict(detail.preview), ensure_ascii=False)),
+        ("receipt", detail.receipt_digest.hex() if detail.receipt_digest else ""),
+    ]
+    if snapshot.facts.holds:
+        rows.insert(6, ("held by", ", ".join(sorted(h.value for h in snapshot.facts.holds))))
+    print_table("effect", ("", ""), rows)
+    if detail.attempts:
+        print_table("attempts", _ATTEMPT_COLUMNS, [_attempt_row(a) for a in detail.attempts])
+    if snapshot.evidence or snapshot.facts.probes_since_attempt:
+        title = f"evidence ({snapshot.facts.probes_since_attempt} look-ups since the last attempt)"
+        print_table(title, _EVIDENCE_COLUMNS, [_evidence_row(one) for one in snapshot.evidence])
+    print_table("events", _EVENT_COLUMNS, [_event_row(event) for event in inspection.events])
+
+
+def advice(inspection: Inspection) -> Iterator[str]:
+    """Yield what a person can do now; nothing where the broker goes on by itself."""
+    detail, snapshot = inspection.detail, inspection.snapshot
+    intent = detail.intent
+    words = words_of(intent.reason)
+    late = overdue_seconds(detail)
+    if not detail.parked and not is_final(intent.state):
+        if late > _QUIET_SECONDS:
+            yield (
+                f"It should have moved {_span(late)} ago. See that a worker runs: "
+                "`effect-broker doctor`."
+            )
+        else:
+            yield "Nothing to do: the broker goes on by itself."
+        return
+    if intent.state is EffectState.SUCCEEDED:
+        yield f"`effect-broker effects receipt {intent.effect_id}` prints the proof."
+    if words.remedy is not None:
+        yield words.remedy
+    counts_from = _absence_counts_from(snapshot)
+    if detail.parked and counts_from is not None:
+        yield (
+            "That it has NOT happened counts only if you looked after "
+            f"{_clock(counts_from)}"
+            + (" (which is past)." if counts_from <= detail.now else ".")
+        )
+    if detail.parked and intent.safety is SafetyClass.UNSAFE and detail.attempts:
+        yield "It is never sent again under this operation key, whatever you record."
+
+
+def _absence_counts_from(snapshot: Snapshot) -> datetime | None:
+    """The moment after which "it did not happen" can be observed; None where nothing was sent,
+    or where the contract states no bound."""
+    facts = snapshot.facts
+    return conclusive_from(facts.attempts, snapshot.document.policy(), facts.bounds_restart_at)
+
+
+def _attempt_row(attempt: AttemptRow) -> tuple[object, ...]:
+    fact = attempt.fact
+    return (
+        fact.ordinal, _clock(fact.started_at), _clock(fact.deadline_at), _clock(fact.recorded_at),
+        fact.outcome.value if fact.outcome else "open", fact.code, fact.external_id,
+        attempt.executor_id,
+    )  # fmt: skip
+
+
+def _evidence_row(evidence: EvidenceRow) -> tuple[object, ...]:
+    fact = evidence.fact
+    return (
+        fact.source.value, fact.verdict.value, _clock(fact.began_at),
+        f"1 to {fact.covers_through}" if fact.covers_through > 1 else fact.covers_through,
+        ", ".join(fact.external_ids),
+    )  # fmt: skip
+
+
+def _event_row(event: EventRecord) -> tuple[object, ...]:
+    try:
+        metadata = json.loads(event.metadata)
+        details = ", ".join(f"{k}={v}" for k, v in metadata.items() if not _is_digest(v))
+    except (ValueError, AttributeError):
+        details = ""
+    moved = event.to_state if event.from_state in (None, event.to_state) else (
+        f"{event.from_state} -> {event.to_state}"
+    )  # fmt: skip
+    return event.sequence, _clock(event.at), event.kind, moved, event.reason, event.actor, details
+
+
+def _is_digest(value: object) -> bool:
+    return isinstance(value, str) and len(value) == 64  # hex of SHA-256
+
+
+def _evidence_body(evidence: EvidenceRow) -> dict[str, Any]:
+    fact = evidence.fact
+    return {
+        "evidence_id": fact.evidence_id,
+        "source": fact.source.value,
+        "verdict": fact.verdict.value,
+        "began_at": moment(fact.began_at),
+        "covers_through": fact.covers_through,
+        "external_ids": list(fact.external_ids),
+    }
+
+
+def _event_body(event: EventRecord) -> dict[str, Any]:
+    return {
+        "sequence": event.sequence,
+        "kind": event.kind,
+        "event": event.event,
+        "from_state": event.from_state,
+        "to_state": event.to_state,
+        "reason": event.reason,
+        "actor": event.actor,
+        "at": moment(event.at),
+        "metadata": json.loads(event.metadata),
+        "digest": event.digest.hex(),
+    }
+
+
+def _clock(at: datetime | None) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03d}Z" if at else ""
+
+
+def _span(seconds: float) -> str:
+    """How long, in the unit that a reader would choose."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

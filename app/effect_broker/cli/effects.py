@@ -1,0 +1,412 @@
+"""`effect-broker effects`: list, inspect, wait for, prove and submit effects of one tenant.
+
+Reading acts as the worker's role, which sees every tenant, so each command names one: the tenant
+that is given, or the only one that exists. `inspect` is written for somebody who is woken up: it
+says in words what is known, what happens next and when, and what a person can do.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+import typer
+
+from effect_broker.api.presentation import effect_body, intent_body
+from effect_broker.cli import effect_page
+from effect_broker.cli.access import Logins, key_ring, logins, opened, plain, run
+from effect_broker.cli.effect_wait import Ending, follow
+from effect_broker.cli.output import AsJson, complain, print_json, print_table
+from effect_broker.faultpoints import FaultPoints
+from effect_broker.intake import EffectRequest, Intake, Tenant, require_object
+from effect_broker.keyring import AesVault, KeyRingProblem
+from effect_broker.protocol.ports import EffectMissing, VaultError
+from effect_broker.protocol.submission import Submitted
+from effect_broker.reading import (
+    PAGE_LIMIT_DEFAULT,
+    PAGE_LIMIT_MAX,
+    CursorInvalid,
+    EffectFilter,
+    EffectPage,
+    ReceiptRecord,
+)
+from effect_broker.secretrefs import SecretReferences
+from effect_broker.store.api import PostgresApiStore
+from effect_broker.store.roles import DatabaseRole
+from effect_broker.store.tenants import TenantRecord, Tenants
+from effect_contracts import keys
+from effect_contracts.canonical import BODY_BYTES_MAX, JsonValue, parse_strict
+from effect_contracts.errors import PayloadConflict, UnknownTool
+from effect_contracts.facts import EffectState
+
+app = typer.Typer(help="Effects: what was asked for, and what became of it.", no_args_is_help=True)
+
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
+_UNIT_SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+_DURATION_SECONDS_MAX: Final = 315_360_000.0
+_TEXT_CHARS_MAX: Final = 255
+
+TenantOption = Annotated[
+    str | None, typer.Option("--tenant", help="Whose effect; needed where there are several.")
+]
+EffectArgument = Annotated[
+    str | None, typer.Argument(metavar="ID", help="The effect's id; or give --key.")
+]
+KeyOption = Annotated[
+    str | None, typer.Option("--key", help="Name the effect by its operation key instead.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Desk:
+    """The reads of one command, and the tenant that it is about."""
+
+    store: PostgresApiStore
+    tenant: TenantRecord
+
+    def effect_id(self, given: str | None, operation_key: str | None) -> UUID:
+        """The effect that the command line names."""
+        if (given is None) == (operation_key is None):
+            complain("name one effect: its id, or --key with its operation key", 2)
+        if operation_key is not None:
+            return keys.effect_id(self.tenant.tenant_id, operation_key)
+        assert given is not None
+        try:
+            return UUID(given)
+        except ValueError:
+            complain(
+                f"'{plain(given)}' is no effect id, which is a UUID; for an operation key use --key"
+            )
+
+
+@app.command("list")
+def list_effects(
+    status: Annotated[
+        list[EffectState] | None, typer.Option(help="In this state; may be given again.")
+    ] = None,
+    reason: Annotated[str | None, typer.Option(help="With this reason.")] = None,
+    tool: Annotated[str | None, typer.Option(help="Of this tool.")] = None,
+    older_than: Annotated[
+        str | None, typer.Option(help="Made at least this long ago: 90s, 15m, 2h, 1d.")
+    ] = None,
+    prefix: Annotated[
+        str | None, typer.Option(help="With an operation key that begins like this.")
+    ] = None,
+    unresolved: Annotated[bool, typer.Option("--unresolved", help="Not final.")] = False,
+    cursor: Annotated[str | None, typer.Option(help="Go on after an earlier page.")] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, max=PAGE_LIMIT_MAX, help="At most so many.")
+    ] = PAGE_LIMIT_DEFAULT,
+    tenant: TenantOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """List effects, newest first."""
+    filters = EffectFilter(
+        states=frozenset(status or ()),
+        reason=_text("--reason", reason),
+        tool=_text("--tool", tool),
+        operation_prefix=_text("--prefix", prefix),
+        older_than_seconds=None if older_than is None else _seconds(older_than),
+        unresolved=unresolved,
+    )
+    after = _text("--cursor", cursor)
+
+    async def read(found: Logins) -> EffectPage:
+        async with _desk(found, tenant) as desk:
+            return await desk.store.effects(desk.tenant.tenant_id, filters, after, limit)
+
+    with logins() as found:
+        try:
+            page = run(read(found))
+        except CursorInvalid:
+            complain("--cursor was not made by this listing; begin again without it")
+    if as_json:
+        effects = [effect_body(detail, attempts=False) for detail in page.effects]
+        print_json({"effects": effects, "cursor": page.cursor})
+        return
+    rows = [effect_page.row(detail) for detail in page.effects]
+    print_table("effects", effect_page.COLUMNS, rows)
+    if page.cursor is not None:
+        print(f"there are more: --cursor {page.cursor}", file=sys.stderr)
+
+
+@app.command("inspect")
+def inspect(
+    effect: EffectArgument = None,
+    operation_key: KeyOption = None,
+    tenant: TenantOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show all that is known of an effect, what happens next, and what a person can do."""
+
+    async def read(found: Logins) -> effect_page.Inspection:
+        async with _desk(found, tenant) as desk:
+            tenant_id = desk.tenant.tenant_id
+            effect_id = desk.effect_id(effect, operation_key)
+            return effect_page.Inspection(
+                tenant=desk.tenant.name,
+                detail=await desk.store.effect(tenant_id, effect_id),
+                snapshot=await desk.store.load(tenant_id, effect_id),
+                events=await desk.store.events(tenant_id, effect_id),
+            )
+
+    with logins() as found, _known_effect():
+        inspection = run(read(found))
+    if as_json:
+        print_json(effect_page.body(inspection))
+    else:
+        effect_page.show(inspection)
+
+
+@app.command("wait")
+def wait(
+    effect: EffectArgument = None,
+    operation_key: KeyOption = None,
+    timeout: Annotated[
+        str | None, typer.Option(help="Give up after this long: 90s, 15m, 2h. Never by default.")
+    ] = None,
+    tenant: TenantOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Wait until an effect has ended: exit 0 succeeded, 1 did not, 3 waits for a person."""
+    limit = None if timeout is None else _seconds(timeout)
+
+    async def watch(found: Logins) -> Ending:
+        async with _desk(found, tenant) as desk:
+            effect_id = desk.effect_id(effect, operation_key)
+            reads = desk.store
+            return await follow(reads, desk.tenant.tenant_id, effect_id, limit, _say)
+
+    with logins() as found, _known_effect():
+        ending = run(watch(found))
+    if as_json:
+        body = effect_body(ending.detail, attempts=True)
+        print_json(body | {"exit_code": ending.exit_code, "explanation": ending.explanation})
+    else:
+        intent = ending.detail.intent
+        print(f"{intent.effect_id} {intent.state.value} ({intent.reason}): {ending.explanation}")
+    raise typer.Exit(ending.exit_code)
+
+
+@app.command("receipt")
+def receipt(
+    effect: EffectArgument = None,
+    operation_key: KeyOption = None,
+    tenant: TenantOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the receipt of a settled effect; exit 3 while it is not settled."""
+
+    async def read(found: Logins) -> tuple[UUID, UUID, ReceiptRecord | None]:
+        async with _desk(found, tenant) as desk:
+            effect_id = desk.effect_id(effect, operation_key)
+            tenant_id = desk.tenant.tenant_id
+            return tenant_id, effect_id, await desk.store.receipt(tenant_id, effect_id)
+
+    with logins() as found, _known_effect():
+        tenant_id, effect_id, record = run(read(found))
+    if record is None:
+        complain(
+            f"effect {effect_id} is not settled, so there is no receipt yet; "
+            "`effect-broker effects wait` waits for it",
+            3,
+        )
+    body = _receipt_body(found, tenant_id, effect_id, record)
+    if as_json:
+        print_json(body)
+        return
+    content = body["receipt"]
+    assert isinstance(content, dict)
+    rows = [(name, _cell(value)) for name, value in content.items()]
+    rows += [(f"field {name}", _cell(value)) for name, value in body["fields"].items()]
+    rows.append(("digest", body["digest"]))
+    print_table(f"receipt of {effect_id}", ("", ""), rows)
+
+
+@app.command("submit")
+def submit(
+    tool: Annotated[str, typer.Option(help="The tool, as its contract names it.")],
+    operation_key: Annotated[
+        str, typer.Option("--key", help="Your stable name of the intent; never a fresh one.")
+    ],
+    arguments: Annotated[str, typer.Option(help="A JSON object, or @FILE, or @- for stdin.")],
+    trace_id: Annotated[str | None, typer.Option(help="For the reader.")] = None,
+    tenant: TenantOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Submit an effect; the same key and arguments again is a replay, never a second effect."""
+    request = EffectRequest(
+        operation_key=keys.check_operation_key(operation_key),
+        tool=_text("--tool", tool) or "",
+        arguments=require_object(_json_arguments(arguments)),
+        trace_id=_text("--trace-id", trace_id),
+    )
+
+    async def send(found: Logins) -> Submitted:
+        ring = key_ring(found.settings)
+        async with _desk(found, tenant) as desk, opened(found.of(DatabaseRole.API)) as pool:
+            if desk.tenant.disabled_at is not None:
+                complain(f"tenant {desk.tenant.name} is disabled; its submits are refused")
+            intake = Intake(
+                PostgresApiStore(pool), _adapters(found), ring, AesVault(ring),
+                FaultPoints.from_environment().reach,
+            )  # fmt: skip
+            asker = Tenant(desk.tenant.tenant_id, desk.tenant.hmac_key_id, _operator())
+            return await intake.submit(asker, request)
+
+    with logins() as found:
+        try:
+            submitted = run(send(found))
+        except UnknownTool:
+            complain(
+                f"no active contract has the tool {plain(tool)}; `effect-broker contracts list` "
+                "shows those there are, `contracts apply FILE` adds one"
+            )
+        except PayloadConflict as conflict:
+            complain(
+                f"the operation key is bound to another request (effect "
+                f"{conflict.extras.get('effect_id')}); first difference at "
+                f"{conflict.field or 'an unknown place'}. Nothing was sent"
+            )
+    intent = submitted.intent
+    if as_json:
+        print_json(intent_body(intent) | {"replayed": not submitted.created})
+        return
+    what = "submitted" if submitted.created else "exists already, nothing new was made"
+    print(f"{intent.effect_id} {intent.state.value}: {what}")
+    print(f"next: effect-broker effects wait {intent.effect_id}", file=sys.stderr)
+
+
+@asynccontextmanager
+async def _desk(found: Logins, tenant: str | None) -> AsyncIterator[_Desk]:
+    name = _text("--tenant", tenant)
+    async with opened(found.of(DatabaseRole.WORKER)) as pool:
+        records = await Tenants(pool).tenants()
+        yield _Desk(PostgresApiStore(pool), _chosen(records, name))
+
+
+def _chosen(records: tuple[TenantRecord, ...], name: str | None) -> TenantRecord:
+    by_name = {record.name: record for record in records}
+    if not records:
+        complain("there is no tenant yet; `effect-broker tenants create NAME` makes one")
+    some = ", ".join(sorted(by_name)[:10]) + (", …" if len(by_name) > 10 else "")
+    if name is not None:
+        if name not in by_name:
+            complain(f"there is no tenant {plain(name)}; there are {some}")
+        return by_name[name]
+    if len(records) > 1:
+        complain(f"there are {len(records)} tenants; say which with --tenant NAME ({some})")
+    return records[0]
+
+
+@contextmanager
+def _known_effect() -> Iterator[None]:
+    """Say that the effect is missing, whatever the read was."""
+    try:
+        yield
+    except EffectMissing:
+        complain("there is no such effect of this tenant; `effect-broker effects list`")
+
+
+def _adapters(found: Logins) -> Any:
+    # Rendering needs no secret; they are resolved at dispatch only. Imported late: it loads the
+    # clients of the targets, which no other command here needs.
+    from effect_adapters.registry import adapters
+
+    settings = found.settings
+    return adapters(SecretReferences(settings.secret_prefix, settings.secret_directory))
+
+
+def _operator() -> str:
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = "unknown"
+    return f"operator:{plain(name, 64)}"
+
+
+def _json_arguments(given: str) -> JsonValue:
+    """The value of --arguments, strictly read.
+
+    Raises:
+        InvalidPayload: it has no canonical form.
+    """
+    if not given.startswith("@"):
+        return parse_strict(given.encode("utf-8", "surrogatepass"))
+    name = given[1:]
+    try:
+        if name == "-":
+            return parse_strict(sys.stdin.buffer.read(BODY_BYTES_MAX + 1))
+        with Path(name).open("rb") as file:
+            raw = file.read(BODY_BYTES_MAX + 1)
+    except OSError as problem:
+        complain(f"{plain(name)} cannot be read: {problem.strerror or type(problem).__name__}")
+    except ValueError:
+        complain("--arguments @FILE: the name cannot be that of a file")
+    return parse_strict(raw)
+
+
+def _receipt_body(
+    found: Logins, tenant_id: UUID, effect_id: UUID, record: ReceiptRecord
+) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "receipt": parse_strict(record.content),
+        "digest": record.digest.hex(),
+        "result": None,
+        "fields": {},
+    }
+    if record.result is None:
+        return body
+    try:
+        vault = AesVault(key_ring(found.settings))
+        text = vault.unseal(tenant_id, effect_id, "result", record.result)
+    except (KeyRingProblem, VaultError) as problem:
+        _say(f"the target's result stays sealed: {problem}")
+        return body
+    stored = parse_strict(text, bytes_max=len(text))
+    assert isinstance(stored, dict)
+    return body | stored
+
+
+def _seconds(given: str) -> float:
+    matched = _DURATION.fullmatch(given.strip())
+    seconds = -1.0
+    if matched is not None:
+        seconds = float(matched[1]) * _UNIT_SECONDS[matched[2]]
+    if not 0 <= seconds <= _DURATION_SECONDS_MAX:
+        complain(f"'{plain(given)}' is no duration; write 90s, 15m, 2h or 1d", 2)
+    return seconds
+
+
+def _text(option: str, given: str | None) -> str | None:
+    if given is not None and (not given.isprintable() or len(given) > _TEXT_CHARS_MAX):
+        complain(f"{option} holds printable characters only, at most {_TEXT_CHARS_MAX}", 2)
+    return given
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, dict | list):
+        return "; ".join(_flat(value))
+    return "" if value is None else str(value)
+
+
+def _flat(value: object, path: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _flat(inner, f"{path}.{name}" if path else str(name))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _flat(inner, f"{path}[{index}]")
+    else:
+        yield f"{path}={value}"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

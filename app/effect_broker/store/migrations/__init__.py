@@ -1,0 +1,1 @@
+"""The migrations: plain SQL in order, forward only."""

@@ -1,0 +1,12 @@
+-- Rights in the engine's schema, granted again at every migration, since the schema may have been
+-- dropped and made anew. The API has none there: a row in these tables starts a run.
+GRANT USAGE ON SCHEMA dbos TO effect_broker_worker, effect_broker_owner;
+GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dbos TO effect_broker_worker;
+REVOKE INSERT, UPDATE, DELETE ON dbos.dbos_migrations FROM effect_broker_worker;
+GRANT USAGE ON ALL SEQUENCES IN SCHEMA dbos TO effect_broker_worker;
+-- Functions are executable by everybody unless that is taken away.
+REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA dbos FROM PUBLIC;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA dbos TO effect_broker_worker, effect_broker_owner;
+-- What `effect_broker.enqueue_run` needs as the owner: dbos.enqueue_workflow runs with his rights.
+GRANT SELECT, INSERT, UPDATE ON dbos.workflow_status TO effect_broker_owner;
+GRANT SELECT, INSERT ON dbos.workflow_input TO effect_broker_owner;

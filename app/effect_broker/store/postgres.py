@@ -1,0 +1,289 @@
+"""The effect store on Postgres (`effect_broker.protocol.ports.EffectStore`, and submit).
+
+What it promises: a change is planned on facts that were read under the effect's lock, and its
+writes are committed together and durably, or not at all. Round trips: submit 1, load 1, change 2,
+mutate 3 and those of the mutation itself; one more where a contract is met for the first time, or
+where a plan writes nothing.
+
+Lock order: the intent's row, then the control row of its contract, then all else. Each lock and
+the facts are separate statements of one READ COMMITTED transaction, sent in one pipeline: a
+statement that has waited for a lock goes on with the snapshot from before it waited, only the next
+one sees what the other transaction has done. The clock is read last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, TypeVar, cast
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+
+from effect_adapters.base import Answer
+from effect_broker.protocol.ports import (
+    Change,
+    EffectMissing,
+    Mutation,
+    Plan,
+    Sealed,
+    Snapshot,
+)
+from effect_broker.protocol.submission import Submission, Submitted
+from effect_broker.store import statements as sql
+from effect_broker.store.errors import Progress, store_errors
+from effect_broker.store.pool import Connection, Pool
+from effect_broker.store.rows import (
+    StoredEffect,
+    attempt_of,
+    evidence_of,
+    facts_of,
+    intent_of,
+    sealed_of,
+)
+from effect_broker.store.writes import Statement, statements_for
+from effect_contracts.document import ContractDocument
+from effect_contracts.facts import Outcome
+
+T = TypeVar("T")
+
+# A fenced key and a key that another attempt has used: this attempt's mutation did not run.
+CODE_FENCED = "fenced"
+CODE_ALREADY_MUTATED = "already_mutated"
+
+
+class PostgresStore:
+    """The effect store over a pool whose lifetime is the caller's."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        # Documents are immutable by digest, so what was read once is true for ever.
+        self._documents: dict[bytes, ContractDocument] = {}
+
+    async def submit(self, submission: Submission) -> Submitted:
+        """Store an intent with its event, payloads and run, or return the stored one.
+
+        One statement, which is also the transaction: there is no state in between.
+
+        Raises:
+            StoreUnavailable, StoreBusy, CommitUnknown, StaleWrite.
+        """
+        arguments, wire = submission.arguments, submission.wire
+        preview = submission.preview
+        parameters = {
+            **{name: getattr(submission, name) for name in _SUBMISSION_COLUMNS},
+            "safety": submission.safety.value,
+            "preview": None if preview is None else Jsonb(dict(preview)),
+            "arguments_key_id": arguments.key_id,
+            "arguments": arguments.ciphertext,
+            "wire_key_id": None if wire is None else wire.key_id,
+            "wire": None if wire is None else wire.ciphertext,
+        }
+        async with self.connection() as (connection, progress):
+            progress.committing = True
+            cursor = await connection.execute(sql.SUBMIT, parameters)
+            row = await cursor.fetchone()
+        assert row is not None, "submit_effect returns one row"
+        return Submitted(row["created"], intent_of(row), row["enqueued"])
+
+    async def load(self, tenant_id: UUID, effect_id: UUID) -> Snapshot:
+        """Return the effect without a lock, all of it as of one moment.
+
+        Raises:
+            EffectMissing, StoreUnavailable.
+        """
+        target = {"tenant_id": tenant_id, "effect_id": effect_id}
+        async with self.connection() as (connection, _):
+            async with connection.pipeline():
+                await connection.execute(sql.BEGIN_READ)
+                await connection.execute(sql.SET_TENANT, target)
+                intent = await connection.execute(sql.READ_INTENT, target)
+                reads = [await connection.execute(read, target) for read in _FACT_READS]
+                await connection.execute(sql.COMMIT)
+            stored = await _stored_effect(intent, reads)
+            return await self._snapshot(connection, stored, tenant_id)
+
+    async def change(self, tenant_id: UUID, effect_id: UUID, plan: Plan[T]) -> T:
+        """Lock, show, plan, write, commit.
+
+        Raises:
+            EffectMissing, StoreUnavailable, StoreBusy, CommitUnknown, StaleWrite.
+        """
+        target = {"tenant_id": tenant_id, "effect_id": effect_id}
+        async with self.connection() as (connection, progress):
+            stored = await _lock(connection, target)
+            snapshot = await self._snapshot(connection, stored, tenant_id)
+            change = plan(snapshot)
+            await _finish(connection, progress, stored, snapshot, change)
+            return change.result
+
+    async def mutate(
+        self,
+        tenant_id: UUID,
+        effect_id: UUID,
+        mutation: Mutation,
+        plan: Callable[[Snapshot, Answer], Change[T]],
+    ) -> T:
+        """Lock, mutate under the mutation's key, plan with the answer, write, commit.
+
+        The key is inserted before the mutation runs. Whatever is not `committed` is rolled back to
+        before the key, so that only a commit leaves one.
+
+        Raises:
+            EffectMissing, StoreUnavailable, StoreBusy, CommitUnknown, StaleWrite.
+        """
+        target = {"tenant_id": tenant_id, "effect_id": effect_id}
+        key = {**target, "ordinal": mutation.ordinal}
+        async with self.connection() as (connection, progress):
+            stored = await _lock(connection, target)
+            snapshot = await self._snapshot(connection, stored, tenant_id)
+            async with connection.pipeline():
+                await connection.execute(sql.SAVEPOINT)
+                inserted = await connection.execute(sql.INSERT_MUTATION, key)
+            if await inserted.fetchone() is None:
+                answer = _unrun(snapshot, mutation.ordinal)
+            else:
+                answer = await mutation.run(connection)
+            async with connection.pipeline():
+                if answer.outcome is not Outcome.COMMITTED:
+                    await connection.execute(sql.ROLLBACK_TO_SAVEPOINT)
+                clock = await connection.execute(sql.READ_CLOCK)
+            row = await clock.fetchone()
+            assert row is not None, "the clock answers"
+            snapshot = replace(snapshot, now=row["now"])
+            change = plan(snapshot, answer)
+            await _finish(connection, progress, stored, snapshot, change)
+            return change.result
+
+    async def payload(
+        self, tenant_id: UUID, effect_id: UUID, kind: str, ref: str = ""
+    ) -> Sealed | None:
+        """Return stored ciphertext, None where there is none or it was erased.
+
+        Raises:
+            StoreUnavailable.
+        """
+        target = {"tenant_id": tenant_id, "effect_id": effect_id, "kind": kind, "ref": ref}
+        async with self.connection() as (connection, _):
+            async with connection.pipeline():
+                await connection.execute(sql.BEGIN_READ)
+                await connection.execute(sql.SET_TENANT, target)
+                cursor = await connection.execute(sql.READ_PAYLOAD, target)
+                await connection.execute(sql.COMMIT)
+            row = await cursor.fetchone()
+        return None if row is None else sealed_of(row, "payload")
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[tuple[Connection, Progress]]:
+        """Give a pooled connection, for this package alone; errors come out as the store's."""
+        with store_errors() as progress:
+            async with self._pool.connection() as connection:
+                yield connection, progress
+
+    async def _snapshot(
+        self, connection: Connection, stored: StoredEffect, tenant_id: UUID
+    ) -> Snapshot:
+        intent = intent_of(stored.intent)
+        assert intent.tenant_id == tenant_id, "every query names its tenant"
+        return Snapshot(
+            intent=intent,
+            facts=facts_of(stored),
+            attempts=tuple(attempt_of(row) for row in stored.attempts),
+            evidence=tuple(evidence_of(row) for row in stored.evidence),
+            document=await self._document(connection, intent.contract_digest),
+            now=cast(datetime, stored.context["now"]),
+            wire=sealed_of(stored.context, "wire"),
+            operation=sealed_of(stored.context, "operation"),
+            mutation_ordinal=stored.context["mutation_ordinal"],
+        )
+
+    async def _document(self, connection: Connection, digest: bytes) -> ContractDocument:
+        if (known := self._documents.get(digest)) is not None:
+            return known
+        cursor = await connection.execute(sql.READ_CONTRACT, {"digest": digest})
+        row = await cursor.fetchone()
+        assert row is not None, "a foreign key holds the contract of every intent"
+        return self.remember_document(digest, row["document"])
+
+    def remember_document(self, digest: bytes, stored: str) -> ContractDocument:
+        """Return a stored document, parsed once per process; for this package alone."""
+        known = self._documents.get(digest)
+        if known is None:
+            known = ContractDocument.from_canonical(stored.encode())
+            self._documents[digest] = known
+        return known
+
+
+_SUBMISSION_COLUMNS = (
+    "tenant_id",
+    "effect_id",
+    "operation_key",
+    "tool",
+    "request_hash",
+    "contract_name",
+    "contract_version",
+    "contract_digest",
+    "downstream_key",
+    "hmac_key_id",
+    "wire_digest",
+    "requested_by",
+    "trace_id",
+    "traceparent",
+    "send_before",
+)
+
+_FACT_READS = (sql.READ_ATTEMPTS, sql.READ_EVIDENCE, sql.READ_CONTEXT)
+
+
+async def _lock(connection: Connection, target: dict[str, Any]) -> StoredEffect:
+    """Begin, take the locks in their order, and read the facts: one round trip."""
+    async with connection.pipeline():
+        await connection.execute(sql.BEGIN)
+        await connection.execute(sql.SET_TENANT, target)
+        intent = await connection.execute(sql.LOCK_INTENT, target)
+        await connection.execute(sql.LOCK_CONTROL, target)
+        reads = [await connection.execute(read, target) for read in _FACT_READS]
+    return await _stored_effect(intent, reads)
+
+
+async def _stored_effect(intent: Any, reads: list[Any]) -> StoredEffect:
+    row = await intent.fetchone()
+    if row is None:
+        raise EffectMissing("no such effect of this tenant")
+    attempts, evidence, context = reads
+    context_row = await context.fetchone()
+    assert context_row is not None, "the context of a locked effect is one row"
+    return StoredEffect(row, await attempts.fetchall(), await evidence.fetchall(), context_row)
+
+
+async def _finish(
+    connection: Connection,
+    progress: Progress,
+    stored: StoredEffect,
+    snapshot: Snapshot,
+    change: Change[Any],
+) -> None:
+    """Write and commit in one round trip, or let go where the plan writes nothing."""
+    if not change.writes:
+        await connection.execute(sql.ROLLBACK)
+        return
+    planned: Iterator[Statement] = statements_for(
+        snapshot.intent, stored.intent, change.writes, snapshot.now
+    )
+    statements = list(planned)
+    async with connection.pipeline():
+        # From here on a lost connection leaves open whether COMMIT has arrived.
+        progress.committing = True
+        for statement, parameters in statements:
+            await connection.execute(statement, parameters)
+        await connection.execute(sql.COMMIT)
+
+
+def _unrun(snapshot: Snapshot, ordinal: int) -> Answer:
+    """The answer of a mutation that did not run, since its key could not be inserted."""
+    if snapshot.mutation_ordinal == ordinal:
+        return Answer(outcome=Outcome.COMMITTED, code=CODE_ALREADY_MUTATED)
+    code = CODE_FENCED if snapshot.mutation_ordinal is None else CODE_ALREADY_MUTATED
+    return Answer(outcome=Outcome.NOT_SENT, code=code, bytes_may_have_left=False)

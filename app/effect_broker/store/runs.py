@@ -1,0 +1,220 @@
+"""The worker's store: the effect store, and what repair asks about executors, runs and effects.
+
+All ages are judged on the database clock. The engine's tables are read here and written nowhere;
+while its schema is away, no run can be started, and what is due waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from effect_broker import hosting
+from effect_broker.repair import DueEffect
+from effect_broker.store.errors import ENGINE_MISSING
+from effect_broker.store.pool import Connection
+from effect_broker.store.postgres import PostgresStore
+
+# A run that is pending on a live executor although its effect has been due for this long hangs:
+# waits inside a run are a few seconds, and while an attempt is open its deadline is the due time.
+RUN_OVERDUE_SECONDS: Final = 60.0
+# The engine wakes delayed runs by a worker's clock, about once a second.
+DELAY_OVERDUE_SECONDS: Final = 10.0
+
+_OURS: Final[dict[str, Any]] = {
+    "workflow": hosting.WORKFLOW_NAME,
+    "queue": hosting.QUEUE_NAME,
+    "application_name": hosting.APPLICATION_NAME,
+    "application_version": hosting.APPLICATION_VERSION,
+}
+
+_BEAT: Final = """
+INSERT INTO effect_broker.workers (executor_id, ttl_seconds)
+VALUES (%(executor_id)s, %(ttl_seconds)s)
+ON CONFLICT (executor_id) DO UPDATE
+SET beat_at = clock_timestamp(), ttl_seconds = excluded.ttl_seconds
+"""
+
+_DESCRIBE: Final = """
+UPDATE effect_broker.workers SET host = %(host)s, pid = %(pid)s, version = %(version)s
+WHERE executor_id = %(executor_id)s
+"""
+
+_DRAIN: Final = """
+UPDATE effect_broker.workers SET draining_at = coalesce(draining_at, clock_timestamp())
+WHERE executor_id = %(executor_id)s
+"""
+
+_STOP: Final = """
+UPDATE effect_broker.workers SET stopped_at = coalesce(stopped_at, clock_timestamp())
+WHERE executor_id = %(executor_id)s
+"""
+
+# Rows of executors that have been gone for a day say nothing any more.
+_FORGET: Final = """
+DELETE FROM effect_broker.workers AS k
+WHERE coalesce(k.stopped_at, k.beat_at) < clock_timestamp() - interval '1 day'
+  AND NOT EXISTS (SELECT 1 FROM dbos.workflow_status AS w
+                  WHERE w.status = 'PENDING' AND w.executor_id = k.executor_id)
+"""
+
+_DEAD: Final = """
+SELECT DISTINCT w.executor_id
+FROM dbos.workflow_status AS w
+WHERE w.status = 'PENDING' AND w.executor_id IS NOT NULL
+  AND w.application_name = %(application_name)s
+  AND w.application_version = %(application_version)s
+  AND NOT EXISTS (
+      SELECT 1 FROM effect_broker.workers AS k
+      WHERE k.executor_id = w.executor_id AND k.stopped_at IS NULL
+        AND k.beat_at > clock_timestamp() - make_interval(secs => k.ttl_seconds))
+"""
+
+# By name too: a row of another hand is claimed from our queue like any, and never runs.
+_PENDING: Final = """
+SELECT w.workflow_uuid
+FROM dbos.workflow_status AS w
+WHERE w.status = 'PENDING' AND w.executor_id = %(executor_id)s
+  AND w.name = %(workflow)s
+  AND w.queue_name = %(queue)s
+  AND w.application_name = %(application_name)s
+  AND w.application_version = %(application_version)s
+  AND coalesce(w.started_at_epoch_ms, w.updated_at)
+      < extract(epoch FROM clock_timestamp()) * 1000 - %(older_than_seconds)s::float8 * 1000
+ORDER BY w.workflow_uuid
+"""
+
+# The anti-join comes before the LIMIT: a backlog of due effects whose runs are queued must not
+# hide the one whose run is lost.
+_DUE: Final = """
+SELECT i.tenant_id, i.effect_id, i.generation
+FROM effect_broker.effect_intents AS i
+WHERE i.next_action_at <= clock_timestamp()
+  AND NOT EXISTS (
+      SELECT 1 FROM dbos.workflow_status AS w
+      WHERE w.workflow_uuid = i.effect_id::text || '.' || i.generation::text
+        AND w.queue_name = %(queue)s
+        AND w.application_name = %(application_name)s
+        AND w.application_version = %(application_version)s
+        AND (w.status = 'ENQUEUED'
+             OR (w.status = 'DELAYED'
+                 AND w.delay_until_epoch_ms > extract(epoch FROM clock_timestamp()) * 1000
+                     - %(delay_overdue_seconds)s::float8 * 1000)
+             OR (w.status = 'PENDING'
+                 AND i.next_action_at > clock_timestamp()
+                     - make_interval(secs => %(run_overdue_seconds)s)
+                 AND EXISTS (
+                     SELECT 1 FROM effect_broker.workers AS k
+                     WHERE k.executor_id = w.executor_id AND k.stopped_at IS NULL
+                       AND k.beat_at
+                           > clock_timestamp() - make_interval(secs => k.ttl_seconds)))))
+ORDER BY i.next_action_at
+LIMIT %(limit)s
+"""
+
+_QUEUE: Final = "SELECT EXISTS (SELECT 1 FROM dbos.queues WHERE name = %(queue)s) AS registered"
+
+_LIVE: Final = """
+SELECT count(*)::integer AS live FROM effect_broker.workers
+WHERE stopped_at IS NULL AND draining_at IS NULL
+  AND beat_at > clock_timestamp() - make_interval(secs => ttl_seconds)
+"""
+
+
+class PostgresWorkerStore(PostgresStore):
+    """All that a worker needs of the store (`effect_broker.worker.WorkerStore`)."""
+
+    async def beat(self, executor_id: str, ttl_seconds: float) -> None:
+        """Note that this executor lives now.
+
+        Raises:
+            StoreUnavailable, StoreBusy, CommitUnknown.
+        """
+        await self._write(_BEAT, executor_id=executor_id, ttl_seconds=ttl_seconds)
+
+    async def describe_executor(self, executor_id: str, host: str, pid: int, version: str) -> None:
+        """Add what a reader wants to know of an executor that has beaten once."""
+        await self._write(_DESCRIBE, executor_id=executor_id, host=host, pid=pid, version=version)
+
+    async def drain_executor(self, executor_id: str) -> None:
+        """Note that this executor takes no new work; its runs stay its own."""
+        await self._write(_DRAIN, executor_id=executor_id)
+
+    async def stop_executor(self, executor_id: str) -> None:
+        """Note that this executor has ended, so that its runs are handed on at once."""
+        await self._write(_STOP, executor_id=executor_id)
+
+    async def forget_executors(self) -> None:
+        """Remove executors that have been gone for a day and hold no run."""
+        async with self.connection() as (connection, _):
+            await _engine_rows(connection, _FORGET, {}, ())
+
+    async def live_executors(self) -> int:
+        """Return how many executors beat and take work."""
+        async with self.connection() as (connection, _):
+            return await live_executors(connection)
+
+    async def dead_executors(self) -> Sequence[str]:
+        """Return executors that hold runs of ours and have stopped or not beaten for their TTL."""
+        async with self.connection() as (connection, _):
+            rows = await _engine_rows(connection, _DEAD, _OURS, ())
+        return [row["executor_id"] for row in rows or ()]
+
+    async def pending_runs(self, executor_id: str, older_than_seconds: float) -> Sequence[str]:
+        """Return the ids of our runs that are pending on this executor for longer than that."""
+        own = {**_OURS, "executor_id": executor_id, "older_than_seconds": older_than_seconds}
+        async with self.connection() as (connection, _):
+            rows = await _engine_rows(connection, _PENDING, own, ())
+        return [row["workflow_uuid"] for row in rows or ()]
+
+    async def due_effects(self, limit: int) -> Sequence[DueEffect]:
+        """Return effects that are due and have no live run, the longest due first.
+
+        None while the engine's schema is away: a run could not be put anywhere, and generations
+        that are used up without one would make healthy effects look as if their runs failed.
+
+        Raises:
+            StoreUnavailable, StoreBusy.
+        """
+        parameters = {
+            **_OURS,
+            "limit": limit,
+            "run_overdue_seconds": RUN_OVERDUE_SECONDS,
+            "delay_overdue_seconds": DELAY_OVERDUE_SECONDS,
+        }
+        async with self.connection() as (connection, _):
+            rows = await _engine_rows(connection, _DUE, parameters, ())
+        return [DueEffect(r["tenant_id"], r["effect_id"], r["generation"]) for r in rows or ()]
+
+    async def queue_registered(self) -> bool:
+        """Return whether the engine's queue exists; True if its whole schema is missing."""
+        queue = {"queue": hosting.QUEUE_NAME}
+        async with self.connection() as (connection, _):
+            rows = await _engine_rows(connection, _QUEUE, queue, None)
+        return True if rows is None else bool(rows[0]["registered"])
+
+    async def _write(self, statement: str, **parameters: object) -> None:
+        async with self.connection() as (connection, progress):
+            progress.committing = True
+            await connection.execute(statement, parameters)
+
+
+async def live_executors(connection: Connection) -> int:
+    """Return how many executors beat and take work."""
+    row = await (await connection.execute(_LIVE)).fetchone()
+    return 0 if row is None else int(row["live"])
+
+
+async def _engine_rows(
+    connection: Connection,
+    query: str,
+    parameters: dict[str, Any],
+    missing: Sequence[dict[str, Any]] | None,
+) -> Sequence[dict[str, Any]] | None:
+    """Return the rows of a query on the engine's tables, `missing` where they are away."""
+    try:
+        # Not prepared: the tables may be dropped and made anew under a plan.
+        cursor = await connection.execute(query, parameters, prepare=False)
+        return await cursor.fetchall() if cursor.description else ()
+    except ENGINE_MISSING:
+        return missing

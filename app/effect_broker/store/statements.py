@@ -1,0 +1,274 @@
+"""The SQL of the effect store, as constants: reads first, then one constant per legal write.
+
+A write whose guard matters is wrapped in `effect_broker.expect_one`, which raises in the server:
+the writes of a transaction travel together with its COMMIT, so nobody on this side could look at
+a row count in between.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+BEGIN: Final = "BEGIN"
+BEGIN_READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+COMMIT: Final = "COMMIT"
+ROLLBACK: Final = "ROLLBACK"
+
+# Row-level security shows the API's role the rows of this tenant, for this transaction.
+SET_TENANT: Final = "SELECT set_config('effect_broker.tenant_id', %(tenant_id)s::text, true)"
+
+# Reads ---------------------------------------------------------------------------------------
+
+READ_INTENT: Final = """
+SELECT effect_id, tenant_id, operation_key, tool, request_hash, contract_name, contract_version,
+       contract_digest, safety, downstream_key, state, version, reason, generation,
+       progress_generation, next_action_at, target_identity, wire_digest, created_at, updated_at,
+       cancel_requested_at, failed_by_operator_at, send_before, latest_ordinal, parked,
+       receipt_digest
+FROM effect_broker.effect_intents
+WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s
+"""
+
+# NO KEY UPDATE is what an update of the row takes anyway. It lets the foreign keys of other
+# tables pass, which check no more than that the row exists.
+LOCK_INTENT: Final = READ_INTENT + "FOR NO KEY UPDATE"
+
+# Second in the lock order. A pause or a freeze waits here for attempts that are being granted, and
+# attempts for it; where there is no row, there is nothing to wait for.
+LOCK_CONTROL: Final = """
+SELECT 1 FROM effect_broker.contract_controls AS c
+WHERE c.tenant_id = %(tenant_id)s
+  AND (c.contract_name, c.contract_version) = (
+      SELECT i.contract_name, i.contract_version FROM effect_broker.effect_intents AS i
+      WHERE i.tenant_id = %(tenant_id)s AND i.effect_id = %(effect_id)s)
+FOR SHARE OF c
+"""
+
+READ_ATTEMPTS: Final = """
+SELECT attempt_id, ordinal, executor_id, started_at, deadline_at, outcome, recorded_at, code,
+       external_id, retry_after_seconds, operation, result_digest
+FROM effect_broker.effect_attempts
+WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s
+ORDER BY ordinal
+"""
+
+# Decisive rows. Of the look-ups that found nothing, the newest for each covered ordinal says all
+# that the older ones do: it began later, and so is conclusive if any of them is.
+READ_EVIDENCE: Final = """
+SELECT evidence_id, source, verdict, began_at, recorded_at, covers_through, external_ids,
+       result_digest
+FROM effect_broker.effect_evidence
+WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s
+  AND (verdict IN ('committed', 'rejected', 'mismatch')
+       OR source IN ('operator', 'transaction'))
+UNION ALL
+(SELECT DISTINCT ON (covers_through)
+       evidence_id, source, verdict, began_at, recorded_at, covers_through, external_ids,
+       result_digest
+FROM effect_broker.effect_evidence
+WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s
+  AND verdict = 'not_committed' AND source NOT IN ('operator', 'transaction')
+ORDER BY covers_through, began_at DESC, evidence_id)
+ORDER BY recorded_at, evidence_id
+"""
+
+# All else that a snapshot shows, and the clock. It runs after the locks were granted, in a
+# statement of its own: a statement that waits for a lock goes on with the snapshot from before.
+READ_CONTEXT: Final = """
+SELECT clock_timestamp() AS now,
+       t.disabled_at IS NOT NULL AS tenant_disabled,
+       c.frozen_at IS NOT NULL AS frozen,
+       c.paused_at IS NOT NULL AS paused,
+       d.halted_at IS NOT NULL AS halted,
+       d.bounds_restart_at,
+       p.probes_since_attempt, p.probe_began_at,
+       w.key_id AS wire_key_id, w.ciphertext AS wire_ciphertext,
+       o.key_id AS operation_key_id, o.ciphertext AS operation_ciphertext,
+       m.ordinal AS mutation_ordinal
+FROM effect_broker.effect_intents AS i
+JOIN effect_broker.tenants AS t ON t.tenant_id = i.tenant_id
+LEFT JOIN effect_broker.contract_controls AS c
+    ON c.tenant_id = i.tenant_id AND c.contract_name = i.contract_name
+    AND c.contract_version = i.contract_version
+LEFT JOIN effect_broker.database_identity AS d ON d.singleton
+LEFT JOIN LATERAL (
+    SELECT count(*)::integer AS probes_since_attempt, max(e.began_at) AS probe_began_at
+    FROM effect_broker.effect_evidence AS e
+    WHERE e.tenant_id = i.tenant_id AND e.effect_id = i.effect_id AND e.source = 'probe'
+      AND e.began_at > (SELECT max(a.started_at) FROM effect_broker.effect_attempts AS a
+                        WHERE a.tenant_id = i.tenant_id AND a.effect_id = i.effect_id)
+    ) AS p ON true
+LEFT JOIN effect_broker.effect_payloads AS w
+    ON w.tenant_id = i.tenant_id AND w.effect_id = i.effect_id AND w.kind = 'wire' AND w.ref = ''
+LEFT JOIN LATERAL (
+    SELECT q.key_id, q.ciphertext
+    FROM effect_broker.effect_attempts AS a
+    JOIN effect_broker.effect_payloads AS q
+        ON q.tenant_id = a.tenant_id AND q.effect_id = a.effect_id AND q.kind = 'operation'
+        AND q.ref = a.attempt_id::text
+    WHERE a.tenant_id = i.tenant_id AND a.effect_id = i.effect_id AND a.operation
+    ORDER BY a.ordinal DESC LIMIT 1
+    ) AS o ON true
+LEFT JOIN effect_broker.mutation_keys AS m
+    ON m.tenant_id = i.tenant_id AND m.effect_id = i.effect_id AND m.kind = 'mutation'
+WHERE i.tenant_id = %(tenant_id)s AND i.effect_id = %(effect_id)s
+"""
+
+READ_CONTRACT: Final = "SELECT document FROM effect_broker.contracts WHERE digest = %(digest)s"
+
+READ_PAYLOAD: Final = """
+SELECT key_id AS payload_key_id, ciphertext AS payload_ciphertext
+FROM effect_broker.effect_payloads
+WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s AND kind = %(kind)s AND ref = %(ref)s
+"""
+
+# Submit ----------------------------------------------------------------------------------------
+
+# One statement in autocommit mode: one round trip and nothing between its parts. The tenant's
+# setting is an input of the function's call, so that it is in place before the function runs.
+SUBMIT: Final = """
+SELECT s.created, s.enqueued,
+       (s.intent).effect_id, (s.intent).tenant_id, (s.intent).operation_key, (s.intent).tool,
+       (s.intent).request_hash, (s.intent).contract_name, (s.intent).contract_version,
+       (s.intent).contract_digest, (s.intent).safety, (s.intent).downstream_key,
+       (s.intent).state, (s.intent).version, (s.intent).reason, (s.intent).generation,
+       (s.intent).progress_generation, (s.intent).next_action_at, (s.intent).target_identity,
+       (s.intent).wire_digest, (s.intent).created_at, (s.intent).updated_at
+FROM (SELECT set_config('effect_broker.tenant_id', %(tenant_id)s::text, true)::uuid AS id
+      OFFSET 0) AS t,
+LATERAL effect_broker.submit_effect(
+    t.id, %(effect_id)s, %(operation_key)s, %(tool)s, %(request_hash)s, %(contract_name)s,
+    %(contract_version)s, %(contract_digest)s, %(safety)s, %(downstream_key)s, %(hmac_key_id)s,
+    %(wire_digest)s, %(requested_by)s, %(trace_id)s, %(traceparent)s, %(preview)s,
+    %(send_before)s, %(arguments_key_id)s, %(arguments)s, %(wire_key_id)s, %(wire)s) AS s
+"""
+
+# Writes ----------------------------------------------------------------------------------------
+
+START_ATTEMPT: Final = """
+WITH written AS (
+    INSERT INTO effect_broker.effect_attempts (
+        attempt_id, tenant_id, effect_id, ordinal, executor_id, started_at, deadline_at,
+        target_identity)
+    VALUES (%(attempt_id)s, %(tenant_id)s, %(effect_id)s, %(ordinal)s, %(executor_id)s,
+            %(started_at)s, %(deadline_at)s, %(target_identity)s)
+    ON CONFLICT (effect_id, ordinal) DO NOTHING
+    RETURNING 1)
+SELECT effect_broker.expect_one(count(*), 'start_attempt') FROM written
+"""
+
+LOSE_ATTEMPT: Final = """
+WITH written AS (
+    UPDATE effect_broker.effect_attempts
+    SET outcome = 'presumed_ambiguous', lost_at = %(now)s
+    WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s AND ordinal = %(ordinal)s
+      AND outcome IS NULL
+    RETURNING 1)
+SELECT effect_broker.expect_one(count(*), 'lose_attempt') FROM written
+"""
+
+RECORD_OUTCOME: Final = """
+WITH written AS (
+    UPDATE effect_broker.effect_attempts
+    SET outcome = %(outcome)s, code = %(code)s, recorded_at = %(recorded_at)s,
+        external_id = %(external_id)s, retry_after_seconds = %(retry_after_seconds)s,
+        operation = %(operation)s, bytes_may_have_left = %(bytes_may_have_left)s,
+        response_digest = %(response_digest)s, status = %(status)s,
+        result_digest = %(result_digest)s
+    WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s AND attempt_id = %(attempt_id)s
+      AND (outcome IS NULL OR outcome = 'presumed_ambiguous')
+    RETURNING 1)
+SELECT effect_broker.expect_one(count(*), 'record_outcome') FROM written
+"""
+
+ADD_EVIDENCE: Final = """
+INSERT INTO effect_broker.effect_evidence (
+    evidence_id, tenant_id, effect_id, source, verdict, code, began_at, recorded_at,
+    covers_through, external_ids, target_identity, response_digest, result_digest)
+VALUES (%(evidence_id)s, %(tenant_id)s, %(effect_id)s, %(source)s, %(verdict)s, %(code)s,
+        %(began_at)s, %(now)s, %(covers_through)s, %(external_ids)s, %(target_identity)s,
+        %(response_digest)s, %(result_digest)s)
+"""
+
+STORE_PAYLOAD: Final = """
+INSERT INTO effect_broker.effect_payloads (
+    tenant_id, effect_id, kind, ref, key_id, ciphertext, stored_at)
+VALUES (%(tenant_id)s, %(effect_id)s, %(kind)s, %(ref)s, %(key_id)s, %(ciphertext)s, %(now)s)
+ON CONFLICT (effect_id, kind, ref) DO NOTHING
+"""
+
+# A fence that stands there already is as good as a new one; a mutation's key is not.
+FENCE_MUTATION: Final = """
+WITH standing AS (
+    SELECT 1 FROM effect_broker.mutation_keys
+    WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s AND ordinal = %(ordinal)s
+      AND kind = 'fence'),
+written AS (
+    INSERT INTO effect_broker.mutation_keys (tenant_id, effect_id, ordinal, kind)
+    VALUES (%(tenant_id)s, %(effect_id)s, %(ordinal)s, 'fence')
+    ON CONFLICT DO NOTHING
+    RETURNING 1)
+SELECT effect_broker.expect_one(
+    (SELECT count(*) FROM standing) + (SELECT count(*) FROM written), 'fence_mutation')
+"""
+
+# The key of a mutation comes before the mutation. No row is returned where a fence or another
+# mutation of the effect stands in the way.
+INSERT_MUTATION: Final = """
+INSERT INTO effect_broker.mutation_keys (tenant_id, effect_id, ordinal, kind)
+VALUES (%(tenant_id)s, %(effect_id)s, %(ordinal)s, 'mutation')
+ON CONFLICT DO NOTHING
+RETURNING ordinal
+"""
+SAVEPOINT: Final = "SAVEPOINT mutation"
+ROLLBACK_TO_SAVEPOINT: Final = "ROLLBACK TO SAVEPOINT mutation"
+READ_CLOCK: Final = "SELECT clock_timestamp() AS now"
+
+ADD_RECEIPT: Final = """
+INSERT INTO effect_broker.effect_receipts (
+    receipt_id, tenant_id, effect_id, content, digest, result_ref, recorded_at)
+VALUES (%(receipt_id)s, %(tenant_id)s, %(effect_id)s, %(content)s, %(digest)s, %(result_ref)s,
+        %(now)s)
+"""
+
+# The first reason stays: later ones follow from it.
+FREEZE_CONTRACT: Final = """
+INSERT INTO effect_broker.contract_controls AS c (
+    tenant_id, contract_name, contract_version, frozen_reason, frozen_at)
+VALUES (%(tenant_id)s, %(contract_name)s, %(contract_version)s, %(reason)s, %(now)s)
+ON CONFLICT (tenant_id, contract_name, contract_version) DO UPDATE
+SET frozen_reason = coalesce(c.frozen_reason, excluded.frozen_reason),
+    frozen_at = coalesce(c.frozen_at, excluded.frozen_at)
+"""
+
+APPEND_EVENT: Final = """
+INSERT INTO effect_broker.effect_events (
+    tenant_id, effect_id, sequence, kind, event, from_state, to_state, reason, actor, at, metadata)
+VALUES (%(tenant_id)s, %(effect_id)s, %(sequence)s, %(kind)s, %(event)s, %(from_state)s,
+        %(to_state)s, %(reason)s, %(actor)s, %(now)s, %(metadata)s)
+"""
+
+UPDATE_INTENT: Final = """
+WITH written AS (
+    UPDATE effect_broker.effect_intents AS i
+    SET state = %(state)s, reason = %(reason)s, version = %(version)s,
+        generation = %(generation)s, progress_generation = %(progress_generation)s,
+        latest_ordinal = %(latest_ordinal)s, next_action_at = %(next_action_at)s,
+        parked = %(parked)s, target_identity = %(target_identity)s,
+        wire_digest = %(wire_digest)s, receipt_digest = %(receipt_digest)s,
+        event_digest = coalesce(
+            (SELECT e.digest FROM effect_broker.effect_events AS e
+             WHERE e.tenant_id = i.tenant_id AND e.effect_id = i.effect_id
+               AND e.sequence = %(version)s),
+            i.event_digest),
+        updated_at = %(now)s
+    WHERE i.tenant_id = %(tenant_id)s AND i.effect_id = %(effect_id)s
+      AND i.version = %(expected_version)s AND i.generation = %(expected_generation)s
+    RETURNING 1)
+SELECT effect_broker.expect_one(count(*), 'update_intent') FROM written
+"""
+
+ENQUEUE_RUN: Final = """
+SELECT effect_broker.enqueue_run(
+    %(tenant_id)s, %(effect_id)s, %(generation)s, %(next_action_at)s)
+"""

@@ -1,0 +1,195 @@
+"""From a plan's writes to statements: the whole of what one transaction sends before COMMIT.
+
+Facts become rows at once, in order. Everything that the intent's row holds is folded first and
+written by one guarded update, last but for the enqueue, so that the row's CHECKs see the end of
+the change and not its middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any, assert_never
+
+from effect_broker.protocol.ports import (
+    AddEvidence,
+    AddReceipt,
+    Advance,
+    BindTarget,
+    BindWire,
+    FenceMutation,
+    FreezeContract,
+    Intent,
+    LoseAttempt,
+    RecordOutcome,
+    Requeue,
+    StaleWrite,
+    StartAttempt,
+    StorePayload,
+    Write,
+)
+from effect_broker.store import statements
+from effect_broker.store.rows import Row
+from effect_contracts.canonical import canonical_bytes
+from effect_contracts.facts import EffectState
+
+Statement = tuple[str, dict[str, Any]]
+
+# Writes that add a fact: a generation in which one happens has got somewhere.
+_FACTS = (StartAttempt, LoseAttempt, RecordOutcome, AddEvidence, FenceMutation, AddReceipt)
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """The columns of the intent's row that a change may move."""
+
+    state: EffectState
+    reason: str
+    version: int
+    generation: int
+    progress_generation: int
+    latest_ordinal: int
+    next_action_at: datetime | None
+    parked: bool
+    target_identity: str | None
+    wire_digest: bytes | None
+    receipt_digest: bytes | None
+
+
+def statements_for(
+    intent: Intent, row: Row, writes: tuple[Write, ...], now: datetime
+) -> Iterator[Statement]:
+    """Yield the statements of a change in order; `row` is the intent's locked row.
+
+    Raises:
+        StaleWrite: a requeue expects another generation than the locked one.
+    """
+    common: dict[str, Any] = {
+        "tenant_id": intent.tenant_id,
+        "effect_id": intent.effect_id,
+        "now": now,
+    }
+    standing = _Standing(
+        state=intent.state,
+        reason=intent.reason,
+        version=intent.version,
+        generation=intent.generation,
+        progress_generation=intent.progress_generation,
+        latest_ordinal=row["latest_ordinal"],
+        next_action_at=intent.next_action_at,
+        parked=row["parked"],
+        target_identity=intent.target_identity,
+        wire_digest=intent.wire_digest,
+        receipt_digest=row["receipt_digest"],
+    )
+    requeue: Requeue | None = None
+    for write in writes:
+        if isinstance(write, Requeue):
+            requeue = write
+        statement = _row_statement(intent, standing, write)
+        standing = _folded(standing, write)
+        if statement is not None:
+            yield statement[0], {**common, **statement[1]}
+    yield (
+        statements.UPDATE_INTENT,
+        {
+            **common,
+            **asdict(standing),
+            "state": standing.state.value,
+            "expected_version": intent.version,
+            "expected_generation": intent.generation,
+        },
+    )
+    if requeue is not None:
+        run = {"generation": standing.generation, "next_action_at": requeue.next_action_at}
+        yield statements.ENQUEUE_RUN, {**common, **run}
+
+
+def _folded(standing: _Standing, write: Write) -> _Standing:
+    """Return the intent's columns after a write."""
+    if isinstance(write, _FACTS):
+        standing = replace(standing, progress_generation=standing.generation)
+    match write:
+        case StartAttempt(ordinal=ordinal):
+            return replace(standing, latest_ordinal=ordinal)
+        case BindTarget(target_identity=identity):
+            return replace(standing, target_identity=identity)
+        case BindWire(wire_digest=digest):
+            return replace(standing, wire_digest=digest)
+        case AddReceipt(digest=digest):
+            return replace(standing, receipt_digest=digest)
+        case Requeue(expected_generation=expected, next_action_at=at):
+            if expected != standing.generation:
+                raise StaleWrite(f"requeue of generation {expected}")
+            return replace(standing, generation=expected + 1, next_action_at=at, parked=False)
+        case Advance():
+            return replace(
+                standing,
+                state=write.state,
+                reason=write.reason,
+                version=standing.version + 1,
+                next_action_at=write.next_action_at,
+                parked=write.parked,
+            )
+        case (
+            LoseAttempt()
+            | RecordOutcome()
+            | AddEvidence()
+            | StorePayload()
+            | FenceMutation()
+            | FreezeContract()
+        ):
+            return standing
+        case never:
+            assert_never(never)
+
+
+def _row_statement(intent: Intent, standing: _Standing, write: Write) -> Statement | None:
+    """Return the statement of a write that has a row of its own; `standing` is from before it."""
+    match write:
+        case StartAttempt():
+            return statements.START_ATTEMPT, asdict(write)
+        case LoseAttempt():
+            return statements.LOSE_ATTEMPT, asdict(write)
+        case RecordOutcome():
+            return statements.RECORD_OUTCOME, {**asdict(write), "outcome": write.outcome.value}
+        case AddEvidence():
+            return statements.ADD_EVIDENCE, {
+                **asdict(write),
+                "source": write.source.value,
+                "verdict": write.verdict.value,
+                "external_ids": list(write.external_ids),
+            }
+        case StorePayload(kind=kind, ref=ref, sealed=sealed):
+            return statements.STORE_PAYLOAD, {
+                "kind": kind,
+                "ref": ref,
+                "key_id": sealed.key_id,
+                "ciphertext": sealed.ciphertext,
+            }
+        case FenceMutation():
+            return statements.FENCE_MUTATION, asdict(write)
+        case AddReceipt():
+            return statements.ADD_RECEIPT, {**asdict(write), "content": write.content.decode()}
+        case FreezeContract(reason=reason):
+            return statements.FREEZE_CONTRACT, {
+                "contract_name": intent.contract_name,
+                "contract_version": intent.contract_version,
+                "reason": reason,
+            }
+        case Advance():
+            return statements.APPEND_EVENT, {
+                "sequence": standing.version + 1,
+                "kind": write.kind,
+                "event": write.event.value,
+                "from_state": standing.state.value,
+                "to_state": write.state.value,
+                "reason": write.reason,
+                "actor": write.actor,
+                "metadata": canonical_bytes(dict(write.metadata)).decode(),
+            }
+        case BindTarget() | BindWire() | Requeue():
+            return None
+        case never:
+            assert_never(never)

@@ -1,0 +1,163 @@
+"""A broker's database with contracts, tenants and keys, and what tests of the API do with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+import psycopg
+from fastapi import FastAPI
+
+from effect_adapters.registry import adapters
+from effect_broker import assembly
+from effect_broker.api.app import create_app
+from effect_broker.clock import SystemClock
+from effect_broker.config import Settings, load_settings
+from effect_broker.keyring import AesVault
+from effect_broker.process import WorkerProcess
+from effect_broker.protocol import steps
+from effect_broker.protocol.ports import Ports
+from effect_broker.protocol.run import StepResult, drive
+from effect_broker.secretrefs import SecretReferences
+from effect_broker.store.pool import make_pool
+from effect_broker.store.roles import DatabaseRole
+from effect_broker.store.runs import PostgresWorkerStore
+from effect_contracts.catalog import catalog_documents
+from effect_contracts.document import ContractDocument
+from postgres import Database
+
+TENANTS = ("acme", "globex")
+CHARGE = catalog_documents()["demo-charge-idempotent"]
+LEDGER = catalog_documents()["demo-ledger-transactional"]
+
+# The ledger that the transactional demo contract posts to.
+_LEDGER_SQL = """
+CREATE SCHEMA effect_broker_demo;
+CREATE TABLE effect_broker_demo.entries (
+    entry_id uuid PRIMARY KEY DEFAULT gen_random_uuid(), amount bigint NOT NULL);
+CREATE FUNCTION effect_broker_demo.post_entry(arguments jsonb, downstream_key text)
+RETURNS jsonb LANGUAGE sql AS $$
+    INSERT INTO effect_broker_demo.entries (amount) VALUES ((arguments->>'amount')::bigint)
+    RETURNING jsonb_build_object('entry_id', entry_id, 'posted_at', '2026-11-29', 'amount', amount)
+$$;
+GRANT USAGE ON SCHEMA effect_broker_demo TO effect_broker_worker;
+GRANT INSERT, SELECT ON effect_broker_demo.entries TO effect_broker_worker;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A migrated database with two tenants, each with an API key, and the key ring's file."""
+
+    database: Database
+    ring: Path
+    tenant_ids: Mapping[str, UUID]
+    api_keys: Mapping[str, str]
+    key_ids: Mapping[str, UUID]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process of this deployment gets, apart from the shell's own variables."""
+        return {
+            "EFFECT_BROKER_API_DATABASE_URL": self.database.url_for(DatabaseRole.API),
+            "EFFECT_BROKER_WORKER_DATABASE_URL": self.database.url_for(DatabaseRole.WORKER),
+            "EFFECT_BROKER_KEY_RING_FILE": str(self.ring),
+        }
+
+    @property
+    def login(self) -> assembly.DatabaseLogin:
+        return assembly.DatabaseLogin(self.database.url_for(DatabaseRole.API), "the test")
+
+    def headers(self, tenant: str = "acme") -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.api_keys[tenant]}"}
+
+    def make_ledger(self) -> None:
+        """Make the function that the transactional contract calls."""
+        self.execute(_LEDGER_SQL)
+
+    def execute(self, statement: str) -> list[Any]:
+        """Run a statement as superuser; return its rows."""
+        with psycopg.connect(self.database.superuser_url, autocommit=True) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def count(self, table: str) -> int:
+        (row,) = self.execute(f"SELECT count(*) FROM effect_broker.{table}")
+        return int(row[0])
+
+    @asynccontextmanager
+    async def application(
+        self, settings: Settings | None = None, draining: Callable[[], bool] = lambda: False
+    ) -> AsyncIterator[FastAPI]:
+        """The real application, started, in this process."""
+        chosen = settings or load_settings()
+        app = create_app(lambda: assembly.api_services(chosen, self.login), draining=draining)
+        async with app.router.lifespan_context(app):
+            yield app
+
+    def client(self, app: FastAPI, tenant: str | None = "acme") -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            transport=httpx.ASGITransport(app),
+            base_url="http://broker",
+            headers=self.headers(tenant) if tenant else {},
+        )
+
+    async def settle(self, effect_id: str, tenant: str = "acme") -> None:
+        """Do what a run of a worker does, with the real store and adapters."""
+        url = self.database.url_for(DatabaseRole.WORKER)
+        clock = SystemClock()
+        process = WorkerProcess("executor-of-the-test", clock, 60.0)
+        process.beaten(clock.boot_seconds())
+        async with make_pool(url, None, application_name="test-worker", size_max=2) as pool:
+            ports = Ports(
+                store=PostgresWorkerStore(pool),
+                adapters=adapters(SecretReferences("", None)),
+                vault=AesVault(assembly.key_ring(load_settings())),
+                clock=clock,
+                process=process,
+                new_id=uuid4,
+                reach=lambda _: None,
+            )
+            await drive(_Steps(ports, self.tenant_ids[tenant], UUID(effect_id)))
+
+
+class _Steps:
+    """The steps of one effect, called as the engine would but without recording them."""
+
+    def __init__(self, ports: Ports, tenant_id: UUID, effect_id: UUID) -> None:
+        self._ports = ports
+        self._target = (tenant_id, effect_id)
+
+    async def reserve(self) -> StepResult:
+        return (await steps.reserve(self._ports, *self._target, 1)).to_json()
+
+    async def dispatch(self, version: int, ordinal: int) -> StepResult:
+        return (await steps.dispatch(self._ports, *self._target, version, ordinal)).to_json()
+
+    async def probe(self, version: int) -> StepResult:
+        return (await steps.probe(self._ports, *self._target, version)).to_json()
+
+
+def charge(key: str = "order:42:charge:v1", amount: int = 1200, **members: Any) -> dict[str, Any]:
+    """A submit that the charge contract takes."""
+    arguments = {"order": "42", "amount": amount, "currency": "eur"}
+    return {"operation_key": key, "tool": "demo.charge", "arguments": arguments, **members}
+
+
+def entry(key: str = "entry-1", amount: int = 5) -> dict[str, Any]:
+    """A submit that the ledger contract takes."""
+    arguments = {"debit": "a", "credit": "b", "amount": amount, "currency": "eur"}
+    return {"operation_key": key, "tool": "demo.post_entry", "arguments": arguments}
+
+
+def versioned(document: ContractDocument, version: str, **changes: Any) -> ContractDocument:
+    """The document under another version."""
+    content = json.loads(document.canonical())
+    text = json.dumps(content | {"version": version} | changes)
+    return ContractDocument.parse_yaml(text)

@@ -1,0 +1,26 @@
+"""The template database that has been migrated: what most tests' `database` is a copy of."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from effect_broker.durable import migrate_dbos
+from effect_broker.store import migrate as migration
+from postgres import DatabaseTemplate
+
+
+def _digest() -> str:
+    """Changes with every file that a migration runs, and with the program that runs them."""
+    package = Path(migration.__file__).parent
+    files = [Path(migration.__file__), package / "roles.py"]
+    files += sorted((package / "migrations").rglob("*.sql"))
+    files += sorted((package / "migrations" / "versions").glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
+def _build(url: str) -> None:
+    migration.migrate(url, migrate_dbos=migrate_dbos)
+
+
+MIGRATED = DatabaseTemplate(f"migrated-{_digest()}", _build)

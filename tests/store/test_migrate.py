@@ -1,0 +1,174 @@
+"""Migration: repeatable, restorable, and plain about who stands in its way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from effect_broker.durable import migrate_dbos
+from effect_broker.store.migrate import (
+    MigrationBlocked,
+    MigrationError,
+    MigrationRefused,
+    latest_version,
+    migrate,
+    schema_version,
+)
+from postgres import EMPTY, Database, RunningServer, clone, drop_database, ensure_template
+
+# Everything that a migration makes, as text: relations, columns, constraints, triggers, functions
+# with their owners and rights, and policies.
+_SHAPE = """
+SELECT 'relation', n.nspname || '.' || c.relname || c.relkind::text,
+       r.rolname || coalesce(c.relacl::text, '')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.oid = c.relowner
+WHERE n.nspname IN ('effect_broker', 'dbos')
+UNION ALL SELECT 'column', table_schema || '.' || table_name || '.' || column_name,
+       data_type || is_nullable || coalesce(column_default, '')
+FROM information_schema.columns WHERE table_schema = 'effect_broker'
+UNION ALL SELECT 'constraint', conrelid::regclass || '.' || conname, pg_get_constraintdef(oid)
+FROM pg_constraint WHERE connamespace = 'effect_broker'::regnamespace
+UNION ALL SELECT 'trigger', tgrelid::regclass || '.' || tgname, pg_get_triggerdef(oid)
+FROM pg_trigger WHERE tgrelid::regclass::text LIKE 'effect_broker.%%' AND NOT tgisinternal
+UNION ALL SELECT 'function', p.oid::regprocedure::text, md5(prosrc) || coalesce(proacl::text, '')
+FROM pg_proc p WHERE pronamespace = 'effect_broker'::regnamespace
+UNION ALL SELECT 'policy', schemaname || tablename || policyname, roles::text || coalesce(qual, '')
+FROM pg_policies
+ORDER BY 1, 2, 3
+"""
+
+
+def _shape(url: str) -> list[tuple[str, ...]]:
+    with psycopg.connect(url) as connection:
+        return connection.execute(_SHAPE.replace("%%", "%").encode()).fetchall()
+
+
+def test_a_second_migration_changes_nothing(database: Database) -> None:
+    url = database.superuser_url
+    before = _shape(url)
+    report = migrate(url, migrate_dbos=migrate_dbos)
+    assert (report.version_before, report.version) == (latest_version(), latest_version())
+    assert report.roles_created == ()
+    assert not report.engine_created
+    assert _shape(url) == before
+    with psycopg.connect(url) as connection:
+        assert schema_version(connection) == latest_version()
+
+
+def test_a_migration_restores_a_dropped_engine_with_its_rights(database: Database) -> None:
+    url = database.superuser_url
+    before = _shape(url)
+    with psycopg.connect(url) as connection:
+        connection.execute("DROP SCHEMA dbos CASCADE")
+    assert migrate(url, migrate_dbos=migrate_dbos).engine_created
+    assert _shape(url) == before
+
+
+def test_an_empty_database_has_no_version(empty_database: Database) -> None:
+    with psycopg.connect(empty_database.superuser_url) as connection:
+        assert schema_version(connection) is None
+
+
+def test_migrations_of_one_and_of_several_databases_at_once_do_not_meet(
+    running_server: RunningServer,
+) -> None:
+    empty = ensure_template(running_server, EMPTY)
+    databases = [clone(running_server, empty) for _ in range(2)]
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            # Processes: alembic keeps the migration in progress in a module's variable.
+            results = list(pool.map(_migrate_in_process, [*databases, databases[0]]))
+        assert results == [""] * 3
+        shapes = [_shape(database.superuser_url) for database in databases]
+        assert shapes[0] == shapes[1]
+    finally:
+        for database in databases:
+            drop_database(running_server, database.name)
+
+
+def _migrate_in_process(database: Database) -> str:
+    code = (
+        "import sys\n"
+        "from effect_broker.durable import migrate_dbos\n"
+        "from effect_broker.store.migrate import migrate\n"
+        "migrate(sys.argv[1], migrate_dbos=migrate_dbos, lock_timeout_seconds=60)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, database.superuser_url],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    return result.stderr if result.returncode else ""
+
+
+@pytest.mark.parametrize(
+    ("before", "held"),
+    [
+        ("DROP SCHEMA effect_broker CASCADE", "CREATE SCHEMA effect_broker"),
+        (
+            "DROP SCHEMA dbos CASCADE; CREATE SCHEMA dbos",
+            "CREATE TABLE dbos.dbos_migrations (version bigint PRIMARY KEY)",
+        ),
+        (
+            "UPDATE dbos.dbos_migrations SET version = 111",
+            "LOCK TABLE dbos.operation_outputs IN ACCESS SHARE MODE",
+        ),
+    ],
+)
+def test_a_blocked_migration_says_who_blocks_it(database: Database, before: str, held: str) -> None:
+    url = database.superuser_url
+    with psycopg.connect(url) as connection:
+        connection.execute(before.encode())
+    with psycopg.connect(url, application_name="long-report") as holder:
+        holder.execute(held.encode())
+        pid = holder.info.backend_pid
+        with pytest.raises(MigrationBlocked) as caught:
+            migrate(url, migrate_dbos=migrate_dbos, lock_timeout_seconds=0.5)
+    (blocker,) = caught.value.blockers
+    assert blocker.pid == pid
+    assert blocker.application_name == "long-report"
+    assert blocker.query_started_at is not None
+    assert "long-report" in str(caught.value)
+    assert "LOCK" not in str(caught.value)
+
+
+def test_a_second_migration_waits_for_the_first(database: Database) -> None:
+    url = database.superuser_url
+    began, go_on = threading.Event(), threading.Event()
+
+    def slow(engine_url: str) -> None:
+        began.set()
+        go_on.wait(30)
+        migrate_dbos(engine_url)
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(migrate, url, migrate_dbos=slow)
+        assert began.wait(30)
+        try:
+            with pytest.raises(MigrationBlocked, match="effect-broker-migrate"):
+                migrate(url, migrate_dbos=migrate_dbos, lock_timeout_seconds=0.3)
+        finally:
+            go_on.set()
+        assert first.result(60).version == latest_version()
+
+
+def test_a_login_without_rights_is_told_what_it_needs(empty_database: Database) -> None:
+    with psycopg.connect(empty_database.superuser_url, autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS effect_broker_test_nobody")
+        connection.execute("CREATE ROLE effect_broker_test_nobody LOGIN PASSWORD 'nobody'")
+    url = empty_database.url_for("effect_broker_test_nobody", "nobody")
+    with pytest.raises(MigrationRefused, match="Use a superuser"):
+        migrate(url, migrate_dbos=migrate_dbos)
+
+
+def test_a_database_that_does_not_exist_is_an_error_in_words(database: Database) -> None:
+    url = database.superuser_url.replace(database.name, "no_such_database")
+    with pytest.raises(MigrationError, match="no_such_database"):
+        migrate(url, migrate_dbos=migrate_dbos)

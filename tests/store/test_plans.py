@@ -1,0 +1,164 @@
+"""The hot queries find their rows by an index, however large the tables grow."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from psycopg import Connection
+from psycopg.rows import TupleRow
+
+from effect_broker.reading import EffectFilter
+from effect_broker.store import api, runs
+from effect_broker.store import statements as sql
+from effect_contracts.facts import EffectState
+from postgres import Database
+from store.samples import submission
+
+ROWS = 20_000
+
+
+@pytest.fixture
+def shared_database(database: Database) -> Database:
+    """Own, since it is filled."""
+    return database
+
+
+@pytest.fixture
+def filled(superuser: Connection[TupleRow], tenant_id: UUID) -> Connection[TupleRow]:
+    """Twenty thousand settled effects with attempts, events and payloads; statistics are fresh."""
+    wanted = submission(tenant_id)
+    superuser.execute("SET session_replication_role = replica")  # no triggers: bulk load
+    superuser.execute(
+        "INSERT INTO effect_broker.effect_intents (tenant_id, effect_id, operation_key, tool,"
+        " request_hash, contract_name, contract_version, contract_digest, safety, downstream_key,"
+        " hmac_key_id, requested_by, created_at, state, reason, version, generation,"
+        " progress_generation, latest_ordinal, receipt_digest, event_digest, updated_at)"
+        " SELECT %(t)s, md5(n::text)::uuid, 'order/' || n, 'tool', sha256(''), 'idempotent', '1',"
+        " %(c)s, 'idempotent', 'd', 'h', 'r', now() - n * interval '1 second', 'succeeded',"
+        " 'committed', 3, 1, 1, 1, sha256(''), sha256(''), now()"
+        f" FROM generate_series(1, {ROWS}) n",
+        {"t": tenant_id, "c": wanted.contract_digest},
+    )
+    superuser.execute(
+        "INSERT INTO effect_broker.effect_attempts (attempt_id, tenant_id, effect_id, ordinal,"
+        " executor_id, started_at, deadline_at, target_identity, outcome, code, recorded_at,"
+        " bytes_may_have_left) SELECT gen_random_uuid(), tenant_id, effect_id, 1, 'e', now(),"
+        " now() + interval '1 s', 't', 'committed', 'c', now(), true"
+        " FROM effect_broker.effect_intents"
+    )
+    superuser.execute(
+        "INSERT INTO effect_broker.effect_evidence SELECT gen_random_uuid(), tenant_id, effect_id,"
+        " 'probe', 'unknown', 'c', now(), now(), 1, '{}' FROM effect_broker.effect_intents"
+    )
+    superuser.execute(
+        "INSERT INTO effect_broker.effect_events SELECT tenant_id, effect_id, 1, 'k', 'e', NULL,"
+        " 'prepared', 'r', 'a', now(), '{}', '', '' FROM effect_broker.effect_intents"
+    )
+    superuser.execute(
+        "INSERT INTO effect_broker.effect_payloads SELECT tenant_id, effect_id, 'wire', '', 'k',"
+        " 'x', now() FROM effect_broker.effect_intents"
+    )
+    superuser.execute(
+        "INSERT INTO effect_broker.effect_receipts SELECT gen_random_uuid(), tenant_id, effect_id,"
+        " '{}', sha256('{}'), NULL, now() FROM effect_broker.effect_intents"
+    )
+    superuser.execute("SET session_replication_role = origin")
+    superuser.execute("ANALYZE")
+    return superuser
+
+
+def _scans(
+    connection: Connection[TupleRow], role: str, query: str, parameters: dict[str, Any]
+) -> list[str]:
+    """The nodes of the plan that read the broker's tables from end to end."""
+    with connection.transaction(force_rollback=True):
+        connection.execute(f"SET LOCAL ROLE {role}".encode())
+        connection.execute(sql.SET_TENANT, parameters)
+        row = connection.execute(b"EXPLAIN (FORMAT JSON) " + query.encode(), parameters).fetchone()
+    assert row is not None
+    found: list[str] = []
+    _walk(row[0][0]["Plan"], found)
+    return found
+
+
+# Small by nature: tenants, holds, workers, one row of identity, the fences of open effects.
+SMALL = {"tenants", "contract_controls", "database_identity", "workers", "mutation_keys"}
+
+
+def _walk(node: dict[str, Any], found: list[str]) -> None:
+    relation = node.get("Relation Name")
+    whole = node["Node Type"] == "Seq Scan"
+    if node["Node Type"].startswith("Index") and "Index Cond" not in node:
+        # Reading an index in order is as good as a condition where a LIMIT ends it.
+        whole = node["Index Name"] not in {"effects_by_age", "effects_by_next_action"}
+    if relation is not None and whole and relation not in SMALL and relation != "workflow_status":
+        found.append(f"{node['Node Type']} on {relation}")
+    for child in node.get("Plans", ()):
+        _walk(child, found)
+
+
+CHANGE = {
+    "read_intent": sql.READ_INTENT,
+    "lock_intent": sql.LOCK_INTENT,
+    "lock_control": sql.LOCK_CONTROL,
+    "attempts": sql.READ_ATTEMPTS,
+    "evidence": sql.READ_EVIDENCE,
+    "context": sql.READ_CONTEXT,
+    "payload": sql.READ_PAYLOAD,
+    "receipt": api._RECEIPT,
+    "events": api._EVENTS,
+    "detail": api._ONE,
+}
+
+
+def test_hot_queries_of_one_effect_use_indexes(
+    filled: Connection[TupleRow], tenant_id: UUID
+) -> None:
+    parameters = {
+        "tenant_id": tenant_id, "effect_id": uuid4(), "kind": "wire", "ref": "",
+    }  # fmt: skip
+    for role in ("effect_broker_worker", "effect_broker_api"):
+        for name, query in CHANGE.items():
+            assert _scans(filled, role, query, parameters) == [], (role, name)
+
+
+def test_due_effects_are_found_by_their_index(
+    filled: Connection[TupleRow], tenant_id: UUID
+) -> None:
+    parameters = {
+        **runs._OURS, "tenant_id": tenant_id, "limit": 100, "run_overdue_seconds": 60,
+        "delay_overdue_seconds": 10,
+    }  # fmt: skip
+    for query in (runs._DUE, runs._DUE_WITHOUT_ENGINE):
+        assert _scans(filled, "effect_broker_worker", query, parameters) == []
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        EffectFilter(),
+        EffectFilter(unresolved=True),
+        EffectFilter(states=frozenset({EffectState.MANUAL_REVIEW})),
+        EffectFilter(operation_prefix="order/77"),
+        EffectFilter(older_than_seconds=10.0),
+    ],
+    ids=["all", "unresolved", "state", "prefix", "age"],
+)
+def test_listings_use_indexes(
+    filled: Connection[TupleRow], tenant_id: UUID, filters: EffectFilter
+) -> None:
+    query, parameters = api._listing(filters, None)
+    every = {**parameters, "tenant_id": tenant_id, "limit": 51}
+    assert _scans(filled, "effect_broker_api", query, every) == []
+
+
+def test_the_count_of_outstanding_effects_uses_its_index(
+    filled: Connection[TupleRow], tenant_id: UUID
+) -> None:
+    query = (
+        "SELECT count(*) FROM (SELECT 1 FROM effect_broker.effect_intents i"
+        " WHERE i.tenant_id = %(tenant_id)s AND i.next_action_at IS NOT NULL LIMIT 500) AS c"
+    )
+    assert _scans(filled, "effect_broker_owner", query, {"tenant_id": tenant_id}) == []

@@ -1,0 +1,275 @@
+"""Who may do what: each role is tried at its borders, in its own session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import LiteralString
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from psycopg import Connection
+from psycopg.rows import TupleRow
+
+from effect_broker.protocol.ports import EffectMissing, StoreUnavailable
+from effect_broker.store.api import PostgresApiStore
+from effect_broker.store.pool import Pool, make_pool
+from effect_broker.store.postgres import PostgresStore
+from effect_broker.store.roles import DatabaseRole, create_login
+from effect_broker.store.tenants import Tenants
+from postgres import Database
+from store.samples import submission
+
+SessionOf = Callable[[DatabaseRole], "Connection[TupleRow]"]
+
+TENANT_TABLES: tuple[LiteralString, ...] = (
+    "effect_intents", "effect_attempts", "effect_evidence", "effect_receipts", "effect_events",
+    "effect_payloads", "mutation_keys", "contract_controls", "tenants",
+)  # fmt: skip
+
+
+@pytest.fixture
+def session_of(shared_database: Database) -> Iterator[SessionOf]:
+    """Sessions by role."""
+    opened: list[Connection[TupleRow]] = []
+
+    def connect(role: DatabaseRole) -> Connection[TupleRow]:
+        opened.append(psycopg.connect(shared_database.url_for(role), autocommit=True))
+        return opened[-1]
+
+    yield connect
+    for connection in opened:
+        connection.close()
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        yield
+
+
+@pytest.fixture
+async def two_tenants(
+    admin_pool: Pool, api_store: PostgresApiStore, tenant_id: UUID
+) -> tuple[UUID, UUID]:
+    """Two tenants, each with one effect."""
+    other = (await Tenants(admin_pool).create(f"t-{uuid4().hex[:12]}", "hmac-1")).tenant_id
+    for tenant in (tenant_id, other):
+        await api_store.submit(submission(tenant))
+    return tenant_id, other
+
+
+async def test_the_api_sees_its_tenant_and_nobody_without_one(
+    session_of: SessionOf, two_tenants: tuple[UUID, UUID]
+) -> None:
+    mine, other = two_tenants
+    api = session_of(DatabaseRole.API)
+    for table in TENANT_TABLES:
+        query = f"SELECT DISTINCT tenant_id FROM effect_broker.{table}"
+        assert api.execute(query).fetchall() == []
+        with api.transaction():
+            api.execute("SELECT set_config('effect_broker.tenant_id', %s::text, true)", [str(mine)])
+            seen = {row[0] for row in api.execute(query).fetchall()}
+            assert seen <= {mine}
+            assert other not in seen
+    assert api.execute("SELECT count(*) FROM effect_broker.effect_intents").fetchone() == (0,)
+
+
+async def test_the_tenant_of_a_transaction_ends_with_it(
+    api_pool: Pool, api_store: PostgresApiStore, two_tenants: tuple[UUID, UUID]
+) -> None:
+    effect_id = submission(two_tenants[0]).effect_id
+    await api_store.intent(two_tenants[0], effect_id)
+    async with api_pool.connection() as connection:
+        cursor = await connection.execute("SELECT count(*) AS n FROM effect_broker.effect_intents")
+        assert await cursor.fetchone() == {"n": 0}
+
+
+async def test_an_effect_of_another_tenant_is_missing(
+    api_store: PostgresApiStore, two_tenants: tuple[UUID, UUID]
+) -> None:
+    mine, other = two_tenants
+    with pytest.raises(EffectMissing):
+        await api_store.effect(mine, submission(other).effect_id)
+
+
+async def test_the_api_cannot_write_for_another_tenant(
+    session_of: SessionOf, two_tenants: tuple[UUID, UUID]
+) -> None:
+    mine, other = two_tenants
+    api = session_of(DatabaseRole.API)
+    with api.transaction(force_rollback=True):
+        api.execute("SELECT set_config('effect_broker.tenant_id', %s::text, true)", [str(mine)])
+        changed = api.execute(
+            "UPDATE effect_broker.effect_intents SET reason = 'x' WHERE tenant_id = %s", [other]
+        )
+        assert changed.rowcount == 0
+        with refused(), api.transaction():
+            api.execute(
+                "INSERT INTO effect_broker.contract_controls (tenant_id, contract_name,"
+                " contract_version) VALUES (%s, 'n', '1')",
+                [other],
+            )
+        with pytest.raises(psycopg.Error, match="another tenant"), api.transaction():
+            api.execute(
+                "SELECT effect_broker.submit_effect(%s, %s, 'k', 't', '', 'n', '1', '', 'unsafe',"
+                " 'd', 'h', NULL, 'r', NULL, NULL, NULL, NULL, 'k', '', NULL, NULL)",
+                [other, uuid4()],
+            )
+        with pytest.raises(psycopg.Error, match="no such run"):
+            api.execute(
+                "SELECT effect_broker.enqueue_run(%s, %s, 1, now())",
+                [other, submission(other).effect_id],
+            )
+
+
+async def test_the_api_reaches_nothing_of_the_engine(
+    session_of: SessionOf, superuser: Connection[TupleRow]
+) -> None:
+    api = session_of(DatabaseRole.API)
+    tables = superuser.execute(
+        "SELECT tablename FROM pg_tables WHERE schemaname = 'dbos'"
+    ).fetchall()
+    assert len(tables) > 10
+    for (table,) in tables:
+        with refused():
+            api.execute(f"SELECT 1 FROM dbos.{table}".encode())
+    with refused():
+        api.execute("SELECT dbos.enqueue_workflow('evil', 'effects')")
+
+
+def test_a_superusers_rights_do_not_leak_through_public(superuser: Connection[TupleRow]) -> None:
+    open_to_all = superuser.execute(
+        "SELECT p.oid::regprocedure::text FROM pg_proc p"
+        " JOIN pg_namespace n ON n.oid = p.pronamespace"
+        " WHERE n.nspname IN ('effect_broker', 'dbos') AND p.prorettype <> 'trigger'::regtype"
+        " AND EXISTS (SELECT 1 FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a"
+        "             WHERE a.grantee = 0)"
+    ).fetchall()
+    assert open_to_all == []
+
+
+def test_functions_that_cross_rights_fix_their_search_path(
+    superuser: Connection[TupleRow],
+) -> None:
+    rows = superuser.execute(
+        "SELECT p.proname, p.proconfig, r.rolname FROM pg_proc p"
+        " JOIN pg_namespace n ON n.oid = p.pronamespace JOIN pg_roles r ON r.oid = p.proowner"
+        " WHERE n.nspname = 'effect_broker' AND p.prosecdef ORDER BY 1"
+    ).fetchall()
+    assert [row[0] for row in rows] == ["authenticate", "enqueue_run", "submit_effect"]
+    for _, settings, owner in rows:
+        assert settings == ["search_path=pg_catalog, effect_broker, pg_temp"]
+        assert owner == "effect_broker_owner"
+
+
+@pytest.mark.parametrize("role", [r for r in DatabaseRole if r is not DatabaseRole.OWNER])
+def test_no_role_can_change_the_schema(
+    session_of: SessionOf, tenant_id: UUID, role: DatabaseRole
+) -> None:
+    session = session_of(role)
+    statements: tuple[LiteralString, ...] = (
+        "CREATE TABLE effect_broker.mine (x int)",
+        "CREATE TABLE public.mine (x int)",
+        "CREATE TABLE dbos.mine (x int)",
+        "CREATE SCHEMA mine",
+        "ALTER TABLE effect_broker.effect_intents ADD COLUMN x int",
+        "ALTER TABLE effect_broker.effect_events DISABLE TRIGGER ALL",
+        "ALTER TABLE effect_broker.effect_intents DISABLE ROW LEVEL SECURITY",
+        "DROP TABLE effect_broker.effect_events",
+        "DROP SCHEMA dbos CASCADE",
+        "CREATE ROLE mine",
+        "SET ROLE effect_broker_owner",
+        "SET session_replication_role = replica",
+    )
+    for statement in statements:
+        with refused():
+            session.execute(statement)
+
+
+@pytest.mark.parametrize("role", [r for r in DatabaseRole if r is not DatabaseRole.OWNER])
+def test_no_role_can_rewrite_history(
+    session_of: SessionOf, tenant_id: UUID, role: DatabaseRole
+) -> None:
+    session = session_of(role)
+    for table in ("effect_receipts", "effect_events", "effect_evidence", "mutation_keys"):
+        with refused():
+            session.execute(f"TRUNCATE effect_broker.{table}".encode())
+        with refused():
+            session.execute(f"UPDATE effect_broker.{table} SET effect_id = effect_id".encode())
+        if role is not DatabaseRole.PRUNE or table in {"effect_evidence", "mutation_keys"}:
+            with refused():
+                session.execute(f"DELETE FROM effect_broker.{table}".encode())
+    for statement in (
+        "DELETE FROM effect_broker.effect_intents",
+        "UPDATE effect_broker.effect_intents SET request_hash = ''",
+        "INSERT INTO effect_broker.effect_intents (reason) VALUES ('x')",
+    ):
+        with refused():
+            session.execute(statement)
+
+
+def test_only_workers_grant_attempts_and_record_outcomes(session_of: SessionOf) -> None:
+    for role in (DatabaseRole.API, DatabaseRole.ADMIN, DatabaseRole.PRUNE):
+        session = session_of(role)
+        with refused():
+            session.execute("INSERT INTO effect_broker.effect_attempts (ordinal) VALUES (1)")
+        with refused():
+            session.execute("UPDATE effect_broker.effect_attempts SET recorded_at = now()")
+        with refused():
+            session.execute("INSERT INTO effect_broker.mutation_keys (ordinal) VALUES (1)")
+
+
+def test_administration_sees_no_effect_and_workers_no_key(session_of: SessionOf) -> None:
+    admin, worker, api = (
+        session_of(role) for role in (DatabaseRole.ADMIN, DatabaseRole.WORKER, DatabaseRole.API)
+    )
+    for table in ("effect_intents", "effect_payloads", "effect_receipts", "effect_events"):
+        with refused():
+            admin.execute(f"SELECT 1 FROM effect_broker.{table}".encode())
+    for session in (worker, api):
+        with refused():
+            session.execute("SELECT 1 FROM effect_broker.api_keys")
+    with refused():
+        worker.execute("SELECT effect_broker.authenticate('')")
+
+
+def test_the_api_sessions_have_their_limits_whoever_opens_them(session_of: SessionOf) -> None:
+    api = session_of(DatabaseRole.API)
+    for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"):
+        row = api.execute("SELECT current_setting(%s)", [name]).fetchone()
+        assert row is not None
+        assert row[0] not in {"0", "0ms"}
+
+
+async def test_a_pool_acts_as_its_role_whoever_logs_in(shared_database: Database) -> None:
+    url = shared_database.superuser_url
+    async with make_pool(url, DatabaseRole.API, application_name="one-url") as pool:
+        async with pool.connection() as connection:
+            row = await (
+                await connection.execute(
+                    "SELECT current_user AS acts, current_setting('synchronous_commit') AS sync,"
+                    " current_setting('statement_timeout') AS timeout"
+                )
+            ).fetchone()
+            assert row == {"acts": "effect_broker_api", "sync": "on", "timeout": "2490ms"}
+        with pytest.raises(StoreUnavailable, match="42501"):
+            await Tenants(pool).keys()
+
+
+async def test_an_operator_gives_a_login_of_his_own_a_role(
+    shared_database: Database, api_store: PostgresApiStore, tenant_id: UUID
+) -> None:
+    name = f"ops_{uuid4().hex[:8]}"
+    create_login(shared_database.superuser_url, name, DatabaseRole.WORKER, "s3cret")
+    create_login(shared_database.superuser_url, name, DatabaseRole.WORKER, "s3cret")
+    try:
+        effect_id = (await api_store.submit(submission(tenant_id))).intent.effect_id
+        url = shared_database.url_for(name, "s3cret")
+        async with make_pool(url, None, application_name="own-login") as pool:
+            snapshot = await PostgresStore(pool).load(tenant_id, effect_id)
+        assert snapshot.intent.version == 1
+    finally:
+        with psycopg.connect(shared_database.superuser_url) as connection:
+            connection.execute(f"DROP ROLE {name}".encode())
