@@ -28,7 +28,7 @@ _TENANT: Final = UUID(int=7)
 _HMAC_SECRET: Final = b"0123456789abcdef0123456789abcdef"
 
 
-def contract_text(name: str, origin: str, **changes: Any) -> str:
+def contract_text(name: str, origin: str, /, **changes: Any) -> str:
     """Return a contract of the catalog, or of this folder, at `origin`, as YAML.
 
     `changes` are laid over the document, member by member.
@@ -36,7 +36,7 @@ def contract_text(name: str, origin: str, **changes: Any) -> str:
     return yaml.safe_dump(_at(name, origin, changes), sort_keys=False)
 
 
-def stripe_contract_text(origin: str, **changes: Any) -> str:
+def stripe_contract_text(origin: str, /, **changes: Any) -> str:
     """Return the contract `stripe-charge` for stripe-stateful-mock, as YAML.
 
     The mock sends a stored answer with the type text/html, as Stripe does not. What the body has to

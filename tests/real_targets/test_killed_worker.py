@@ -63,8 +63,10 @@ def broker(
         directory, database.superuser_url, environment=environment, migrated=True
     ) as running:
         running.prepare()
+        workers = [running.stack.worker() for _ in range(2)]
         running.start_api()
-        running.start_workers(2)
+        for worker in workers:
+            worker.wait_ready()
         yield running
     drop_database(running_server, database.name)
 
@@ -100,6 +102,13 @@ def _version(way: Relay) -> str:
     return way.origin.rpartition(":")[2]
 
 
+def _receipt(broker: ProofBroker, effect_id: str) -> dict[str, Any]:
+    found = broker.receipt(effect_id)
+    assert found is not None
+    receipt: dict[str, Any] = found["receipt"]
+    return receipt
+
+
 def test_a_charge_whose_worker_was_killed_is_sent_again_and_made_once(
     broker: ProofBroker, stripe_mock: StripeMock
 ) -> None:
@@ -114,9 +123,8 @@ def test_a_charge_whose_worker_was_killed_is_sent_again_and_made_once(
         sent = way.requests
     assert effect["state"] == "succeeded"
     assert [charge["id"] for charge in stripe_mock.charges()] == [made["id"]]
-    receipt = broker.receipt(effect_id)
-    assert receipt is not None
-    assert receipt["external_id"] == made["id"]
+    receipt = _receipt(broker, effect_id)
+    assert (receipt["external_id"], receipt["attempts"]) == (made["id"], 2)
     # Sent twice, and byte for byte the same: it was the target that kept the charge to one.
     assert len(sent) == 2
     assert sent[0] == sent[1]
@@ -133,7 +141,8 @@ def test_an_event_whose_worker_was_killed_is_found_and_not_put_again(
         effect = broker.settled(effect_id)
         assert case.resubmit() == (200, effect_id)
     assert effect["state"] == "succeeded"
-    assert broker.receipt(effect_id) is not None
+    receipt = _receipt(broker, effect_id)
+    assert (receipt["source"], receipt["attempts"]) == ("probe", 1)
     assert len(radicale.events()) == 1
     assert radicale.puts() == 1
 
@@ -175,6 +184,24 @@ def test_a_payout_whose_worker_was_killed_stays_unknown_and_is_never_made_again(
     assert len(localstripe.payouts()) == 2
 
 
+def test_a_contract_that_claims_idempotency_wrongly_pays_twice(
+    broker: ProofBroker, localstripe: Localstripe
+) -> None:
+    """The control: the same kill at the same target, and only the contract's word is another."""
+    with relay(localstripe.port) as way:
+        claim: dict[str, Any] = {
+            "name": "wrong-payout",
+            "tool": "wrong.payout",
+            "version": _version(way),
+        }
+        claim |= {"safety": "idempotent", "key_retention_seconds": 3600}
+        contract = contract_text("localstripe-payout", way.origin, **claim, **QUICK)
+        case = Case(broker, contract, "wrong:2026-09", PAYOUT)
+        effect_id = case.submit_and_kill(FaultPoint.AFTER_TARGET_ANSWER)
+        assert broker.settled(effect_id)["state"] == "succeeded"
+    assert len(localstripe.payouts()) == 2
+
+
 def test_a_declined_card_is_a_final_failure_with_a_receipt(
     broker: ProofBroker, stripe_mock: StripeMock
 ) -> None:
@@ -187,5 +214,5 @@ def test_a_declined_card_is_a_final_failure_with_a_receipt(
         effect = broker.settled(answer.json()["effect_id"])
         assert len(way.requests) == 1
     assert effect["state"] == "failed_final"
-    assert broker.receipt(effect["effect_id"]) is not None
+    assert _receipt(broker, effect["effect_id"])["state"] == "failed_final"
     assert stripe_mock.charges() == []
