@@ -229,6 +229,16 @@ class EffectPlay(RuleBasedStateMachine):
         self.now += timedelta(seconds=seconds)
 
     @rule(data=st.data())
+    def time_passes_to_the_end_of_a_key(self, data: st.DataObject) -> None:
+        """To where an attempt still fits by its deadline, but not with its transit."""
+        kept = self.policy.key_retention_seconds
+        if kept is None or not self.facts.attempts:
+            return
+        since = data.draw(st.sampled_from(self.facts.attempts), "since").started_at
+        edge = since + timedelta(seconds=kept) + (self.now - self.latest()) + self.lag()
+        self.now = max(self.now, edge)
+
+    @rule(data=st.data())
     def a_person_finds_out(self, data: st.DataObject) -> None:
         facts, covers = self.facts, len(self.facts.attempts)
         asked = self.state in (EffectState.OUTCOME_UNKNOWN, EffectState.MANUAL_REVIEW)
