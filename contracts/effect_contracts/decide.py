@@ -429,6 +429,11 @@ class _Case:
             return True  # a fence row stands on the key: an older transaction cannot commit
         if evidence.source is EvidenceSource.WEBHOOK:
             return False  # it can prove a commit only
+        if any(
+            e.verdict is Verdict.MISMATCH and e.began_at >= evidence.began_at
+            for e in self.facts.evidence
+        ):
+            return False  # something under our key was seen since: absence is in doubt again
         if (
             evidence.source is EvidenceSource.PROBE
             and self.policy.safety is SafetyClass.TRANSACTIONAL

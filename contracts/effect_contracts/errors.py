@@ -6,6 +6,7 @@
     │   ├── MethodNotAllowed         405 method_not_allowed
     │   ├── PayloadTooLarge          413 payload_too_large
     │   ├── UnsupportedMediaType     415 unsupported_media_type
+    │   ├── InvalidRequest           422 invalid_request
     │   ├── InvalidPayload           422 invalid_payload
     │   ├── InvalidOperationKey      422 invalid_operation_key
     │   ├── InvalidArguments         422 invalid_arguments
@@ -63,6 +64,7 @@ class ProblemCode(StrEnum):
     METHOD_NOT_ALLOWED = "method_not_allowed"
     PAYLOAD_TOO_LARGE = "payload_too_large"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
+    INVALID_REQUEST = "invalid_request"
     INVALID_PAYLOAD = "invalid_payload"
     INVALID_OPERATION_KEY = "invalid_operation_key"
     INVALID_ARGUMENTS = "invalid_arguments"
@@ -110,7 +112,8 @@ def status_of(code: ProblemCode) -> int:
         case ProblemCode.UNSUPPORTED_MEDIA_TYPE:
             return 415
         case (
-            ProblemCode.INVALID_PAYLOAD
+            ProblemCode.INVALID_REQUEST
+            | ProblemCode.INVALID_PAYLOAD
             | ProblemCode.INVALID_OPERATION_KEY
             | ProblemCode.INVALID_ARGUMENTS
             | ProblemCode.UNKNOWN_TOOL
@@ -127,6 +130,27 @@ def status_of(code: ProblemCode) -> int:
             return 503
         case _:
             assert_never(code)
+
+
+class RequestReason(StrEnum):
+    """Why a member of a request's body cannot be taken. Stable, like the problem codes."""
+
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+    TYPE = "type"
+    LENGTH = "length"
+    FORMAT = "format"
+
+
+_REQUEST_SENTENCES: Final = {
+    RequestReason.MISSING: "The request lacks a member that it must have.",
+    RequestReason.UNKNOWN: "The request has a member that this operation does not know.",
+    RequestReason.TYPE: "A member of the request has another type than it must have.",
+    RequestReason.LENGTH: "A member of the request is too short or too long.",
+    RequestReason.FORMAT: (
+        "A member of the request is not written as it must be; moments are RFC 3339 with an offset."
+    ),
+}
 
 
 class PayloadReason(StrEnum):
@@ -317,6 +341,20 @@ class UnsupportedMediaType(RequestError):
 
     def __init__(self) -> None:
         super().__init__("Send application/json in UTF-8, without a content encoding.")
+
+
+class InvalidRequest(RequestError):
+    """A member of the body is at fault; `field` points at it, also where it is missing."""
+
+    code = ProblemCode.INVALID_REQUEST
+
+    def __init__(self, reason: RequestReason, *, field: str) -> None:
+        super().__init__(_REQUEST_SENTENCES[reason], field=field, extras={"reason": reason.value})
+
+    @property
+    def reason(self) -> RequestReason:
+        """Which rule was broken."""
+        return RequestReason(str(self.extras["reason"]))
 
 
 class InvalidPayload(RequestError):

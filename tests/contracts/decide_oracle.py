@@ -152,7 +152,9 @@ class World:
         settled = self.settled_by(self.facts.attempts[: evidence.covers_through])
         if bound is None or settled is None:
             return False
-        return evidence.began_at > settled + seconds(bound)
+        sightings = [e.began_at for e in self.facts.evidence if e.verdict is Verdict.MISMATCH]
+        seen_since = bool(sightings) and max(sightings) >= evidence.began_at
+        return evidence.began_at > settled + seconds(bound) and not seen_since
 
     @cached_property
     def absent_through(self) -> int:

@@ -130,6 +130,16 @@ def test_absence_covers_all_attempts_so_far_and_ends_a_spent_budget() -> None:
     assert said(decision) == failure(Reason.RETRIES_EXHAUSTED)
 
 
+def test_an_object_seen_after_an_absence_puts_the_absence_in_doubt_again() -> None:
+    absence = evidence(Verdict.NOT_COMMITTED, 50)
+    sighting = evidence(Verdict.MISMATCH, 60, ids=("x1", "x2"))
+    lost = (attempt(1, Outcome.AMBIGUOUS),)
+    before = decide(Facts(lost, (absence,), 1, at(50)), RECONCILABLE, at(70))
+    assert before.action is Action.DISPATCH
+    after = decide(Facts(lost, (absence, sighting), 2, at(60)), RECONCILABLE, at(70))
+    assert said(after) == review(Reason.AMBIGUOUS_PROBE)
+
+
 def test_a_mismatch_goes_to_a_person() -> None:
     mismatch = evidence(Verdict.MISMATCH, 20, ids=("x1", "x2"))
     facts = Facts((attempt(1, Outcome.AMBIGUOUS),), (mismatch,), 1, at(20))
