@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from effect_adapters.registry import adapters
 from effect_broker.api.services import Health, Services
@@ -272,12 +272,10 @@ def migrate(settings: Settings, login: DatabaseLogin) -> MigrationReport:
 
 def _account_in(url: str | None) -> tuple[str, str | None] | None:
     """The user and the password in a URL, if it names a user."""
-    from sqlalchemy import make_url
-
-    if url is None:
+    parts = urlsplit(url or "")
+    if not parts.username:
         return None
-    parsed = make_url(url)
-    return (parsed.username, parsed.password) if parsed.username else None
+    return unquote(parts.username), None if parts.password is None else unquote(parts.password)
 
 
 # Parts ---------------------------------------------------------------------------------------

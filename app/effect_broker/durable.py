@@ -42,6 +42,8 @@ _DBOS_SESSION: Final = "-c synchronous_commit=off -c statement_timeout=0 -c lock
 _DBOS_IDLE_TRANSACTION_SECONDS: Final = 2
 _DBOS_POOL_SIZE: Final = 10
 
+_LOG_LINE_MAX: Final = 300
+
 # How long a drain waits beyond the longest attempt: transaction 2 and the last checkpoint.
 DRAIN_GRACE_SECONDS: Final = 5
 
@@ -288,10 +290,12 @@ def _quiet_logger() -> None:
     logger = logging.getLogger("dbos")
     if not any(isinstance(f, _OncePerInterval) for f in logger.filters):
         logger.addFilter(_OncePerInterval(interval_seconds=5.0))
+        # DBOS adds a handler of its own, and stops propagation, where there is none.
+        logger.addHandler(logging.NullHandler())
 
 
 class _OncePerInterval(logging.Filter):
-    """Lets one record per source line and interval through, without its traceback."""
+    """Lets one record per source line and interval through: its first line, no traceback."""
 
     def __init__(self, interval_seconds: float) -> None:
         super().__init__()
@@ -304,6 +308,9 @@ class _OncePerInterval(logging.Filter):
         if last is not None and record.created - last < self._interval_seconds:
             return False
         self._last[place] = record.created
+        # What follows the first line is SQL, frames, and the server's details with values.
+        record.msg = record.getMessage().partition("\n")[0][:_LOG_LINE_MAX]
+        record.args = None
         record.exc_info = None
         record.exc_text = None
         return True

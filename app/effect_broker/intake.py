@@ -134,9 +134,15 @@ class Intake:
         self, tenant: Tenant, request: EffectRequest, arguments: JsonValue, effect_id: UUID
     ) -> Submission:
         document = await self._store.active_contract(request.tool)
-        if document is None:
+        if document is None or document.adapter.kind not in self._adapters:
             raise UnknownTool
-        document.check_arguments(arguments)
+        try:
+            document.check_arguments(arguments)
+        except InvalidArguments as refusal:
+            # The document knows the arguments only; a caller sent them as a member of a request.
+            raise InvalidArguments(
+                field=f"/arguments{refusal.field or ''}", keyword=str(refusal.extras["keyword"])
+            ) from None
         secret = self._ring.hmac_key(tenant.hmac_key_id)
         downstream_key = keys.downstream_key(
             secret, tenant.tenant_id, request.operation_key, document.key_format
@@ -162,7 +168,7 @@ class Intake:
             arguments=seal("arguments", canonical_bytes(arguments)),
             wire=seal("wire", wire),
             preview=document.preview(arguments),
-            requested_by=tenant.credential,
+            requested_by=f"caller:{tenant.credential}",
             trace_id=request.trace_id,
             send_before=request.send_before,
         )

@@ -47,6 +47,10 @@ from typing import ClassVar, Final, TypeAlias, assert_never
 from uuid import UUID
 
 from effect_contracts.facts import EffectState
+from effect_contracts.reasons import OPERATION_KEY_SENTENCES, PAYLOAD_SENTENCES, REQUEST_SENTENCES
+from effect_contracts.reasons import OperationKeyReason as OperationKeyReason
+from effect_contracts.reasons import PayloadReason as PayloadReason
+from effect_contracts.reasons import RequestReason as RequestReason
 
 # Longer pointers are cut at a member, so that a problem body and a log line stay short whatever
 # names the caller chose. A cut pointer still names a place that encloses the one at fault.
@@ -130,96 +134,6 @@ def status_of(code: ProblemCode) -> int:
             return 503
         case _:
             assert_never(code)
-
-
-class RequestReason(StrEnum):
-    """Why a member of a request's body cannot be taken. Stable, like the problem codes."""
-
-    MISSING = "missing"
-    UNKNOWN = "unknown"
-    TYPE = "type"
-    LENGTH = "length"
-    FORMAT = "format"
-
-
-_REQUEST_SENTENCES: Final = {
-    RequestReason.MISSING: "The request lacks a member that it must have.",
-    RequestReason.UNKNOWN: "The request has a member that this operation does not know.",
-    RequestReason.TYPE: "A member of the request has another type than it must have.",
-    RequestReason.LENGTH: "A member of the request is too short or too long.",
-    RequestReason.FORMAT: (
-        "A member of the request is not written as it must be; moments are RFC 3339 with an offset."
-    ),
-}
-
-
-class PayloadReason(StrEnum):
-    """Why a payload has no canonical form. Stable, like the problem codes."""
-
-    EMPTY = "empty"
-    TOO_LARGE = "too_large"
-    BYTE_ORDER_MARK = "byte_order_mark"
-    NOT_UTF8 = "not_utf8"
-    SYNTAX = "syntax"
-    TRAILING_TEXT = "trailing_text"
-    TOO_DEEP = "too_deep"
-    DUPLICATE_MEMBER = "duplicate_member"
-    NAME_NOT_TEXT = "name_not_text"
-    NUMBER_NOT_FINITE = "number_not_finite"
-    NUMBER_RANGE = "number_range"
-    NUMBER_PRECISION = "number_precision"
-    LONE_SURROGATE = "lone_surrogate"
-    NUL_CHARACTER = "nul_character"
-    TYPE_UNSUPPORTED = "type_unsupported"
-    NOT_AN_OBJECT = "not_an_object"
-
-
-_PAYLOAD_SENTENCES: Final = {
-    PayloadReason.EMPTY: "The payload is empty; send one JSON value.",
-    PayloadReason.TOO_LARGE: "The payload is larger than the limit.",
-    PayloadReason.BYTE_ORDER_MARK: "The payload begins with a byte order mark; send plain UTF-8.",
-    PayloadReason.NOT_UTF8: "The payload is not valid UTF-8.",
-    PayloadReason.SYNTAX: "The payload is not valid JSON (RFC 8259).",
-    PayloadReason.TRAILING_TEXT: (
-        "Text follows the JSON value; send one value and nothing after it."
-    ),
-    PayloadReason.TOO_DEEP: "Objects and arrays are nested deeper than the limit.",
-    PayloadReason.DUPLICATE_MEMBER: "An object has two members of the same name.",
-    PayloadReason.NAME_NOT_TEXT: "A member name is not a string.",
-    PayloadReason.NUMBER_NOT_FINITE: "NaN and infinities are not JSON numbers.",
-    PayloadReason.NUMBER_RANGE: "A number lies beyond ±(2^53-1); send it as a string.",
-    PayloadReason.NUMBER_PRECISION: (
-        "A number has more digits than a double keeps; send it as a string."
-    ),
-    PayloadReason.LONE_SURROGATE: (
-        "A string holds half of a surrogate pair, which no UTF-8 text can carry."
-    ),
-    PayloadReason.NUL_CHARACTER: "A string holds the character U+0000, which cannot be stored.",
-    PayloadReason.TYPE_UNSUPPORTED: (
-        "A value has a type without a declared JSON form; use dict, list, str, int, "
-        "float, bool or None itself, and strings for decimals, dates and bytes."
-    ),
-    PayloadReason.NOT_AN_OBJECT: "The arguments are not a JSON object.",
-}
-
-
-class OperationKeyReason(StrEnum):
-    """Why a text is no operation key."""
-
-    NOT_TEXT = "not_text"
-    EMPTY = "empty"
-    TOO_LONG = "too_long"
-    ILLEGAL_CHARACTER = "illegal_character"
-
-
-_OPERATION_KEY_SENTENCES: Final = {
-    OperationKeyReason.NOT_TEXT: "The operation key is missing or not a string.",
-    OperationKeyReason.EMPTY: "The operation key is empty.",
-    OperationKeyReason.TOO_LONG: "The operation key is longer than the limit; it is never cut.",
-    OperationKeyReason.ILLEGAL_CHARACTER: (
-        "The operation key may hold printable ASCII without spaces only (0x21 to 0x7E)."
-    ),
-}
 
 
 def json_pointer(tokens: Iterable[str | int]) -> str:
@@ -349,7 +263,7 @@ class InvalidRequest(RequestError):
     code = ProblemCode.INVALID_REQUEST
 
     def __init__(self, reason: RequestReason, *, field: str) -> None:
-        super().__init__(_REQUEST_SENTENCES[reason], field=field, extras={"reason": reason.value})
+        super().__init__(REQUEST_SENTENCES[reason], field=field, extras={"reason": reason.value})
 
     @property
     def reason(self) -> RequestReason:
@@ -375,7 +289,7 @@ class InvalidPayload(RequestError):
         limit: int | None = None,
     ) -> None:
         super().__init__(
-            _PAYLOAD_SENTENCES[reason],
+            PAYLOAD_SENTENCES[reason],
             field=field,
             extras={"reason": reason.value, "offset": offset_bytes, "limit": limit},
         )
@@ -399,7 +313,7 @@ class InvalidOperationKey(RequestError):
         limit: int | None = None,
     ) -> None:
         super().__init__(
-            _OPERATION_KEY_SENTENCES[reason],
+            OPERATION_KEY_SENTENCES[reason],
             field="/operation_key",
             extras={"reason": reason.value, "offset": offset_chars, "limit": limit},
         )

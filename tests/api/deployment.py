@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from uuid import UUID, uuid4
 
 import httpx
 import psycopg
+import pytest
 from fastapi import FastAPI
 
 from effect_adapters.registry import adapters
@@ -19,15 +21,17 @@ from effect_broker import assembly
 from effect_broker.api.app import create_app
 from effect_broker.clock import SystemClock
 from effect_broker.config import Settings, load_settings
-from effect_broker.keyring import AesVault
+from effect_broker.keyring import ENV_KEY_RING_FILE, AesVault, new_key_ring
 from effect_broker.process import WorkerProcess
 from effect_broker.protocol import steps
 from effect_broker.protocol.ports import Ports
 from effect_broker.protocol.run import StepResult, drive
 from effect_broker.secretrefs import SecretReferences
+from effect_broker.store.catalogue import Catalogue
 from effect_broker.store.pool import make_pool
 from effect_broker.store.roles import DatabaseRole
 from effect_broker.store.runs import PostgresWorkerStore
+from effect_broker.store.tenants import Tenants
 from effect_contracts.catalog import catalog_documents
 from effect_contracts.document import ContractDocument
 from postgres import Database
@@ -125,6 +129,27 @@ class Deployment:
                 reach=lambda _: None,
             )
             await drive(_Steps(ports, self.tenant_ids[tenant], UUID(effect_id)))
+
+
+@asynccontextmanager
+async def deployed(database: Database, directory: Path) -> AsyncIterator[Deployment]:
+    """Two tenants with a key each, the contracts of the demo, and the environment set to them."""
+    ring = directory / "key-ring.json"
+    ring.write_text(new_key_ring("ring-1", development=True))
+    url = database.url_for(DatabaseRole.ADMIN)
+    ids, keys, key_ids = {}, {}, {}
+    async with make_pool(url, None, application_name="test-admin", size_max=2) as pool:
+        for document in (CHARGE, LEDGER):
+            await Catalogue(pool).apply(document)
+        for name in TENANTS:
+            ids[name] = (await Tenants(pool).create(name, "ring-1")).tenant_id
+            made = await Tenants(pool).create_key(name)
+            keys[name], key_ids[name] = made.api_key, made.key_id
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in [name for name in os.environ if name.startswith("EFFECT_BROKER_")]:
+            patch.delenv(variable)
+        patch.setenv(ENV_KEY_RING_FILE, str(ring))
+        yield Deployment(database, ring, ids, keys, key_ids)
 
 
 class _Steps:

@@ -1,6 +1,6 @@
 """Runs the engine by itself, in a process of its own, and prints what it did as JSON.
 
-    python engine_program.py DATABASE_URL recovery|order|open_pickle|refused_pickle MARKER
+    python engine_program.py DATABASE_URL claims|open_pickle|refused_pickle MARKER
 
 One process per question: the engine is a singleton, and the refusal of pickles cannot be undone.
 """
@@ -107,8 +107,8 @@ class Database:
         wait_until(lambda: self.status(word)[0] == status or None, f"{word} {status}", 20.0)
 
 
-def launch(url: str, worker_concurrency: int) -> None:
-    """Launch the engine as `effect_broker.durable` does."""
+def launch(url: str) -> None:
+    """Launch the engine as `effect_broker.durable` does, to run one thing at a time."""
     DBOS(
         config={
             "name": APPLICATION,
@@ -122,17 +122,27 @@ def launch(url: str, worker_concurrency: int) -> None:
     )
     DBOS.listen_queues([QUEUE])
     DBOS.launch()
-    DBOS.register_queue(
-        QUEUE, worker_concurrency=worker_concurrency, polling_interval_sec=0.02
+    DBOS.register_queue(QUEUE, worker_concurrency=1, polling_interval_sec=0.02)
+
+
+def claims(database: Database) -> dict[str, Any]:
+    """Claim runs one after the other, then recover those of a dead executor.
+
+    Recovery is asked for twice, the second time while the recovered run is running.
+    """
+    for word, priority in (("late", 7), ("later", 7), ("first", 1), ("middle", 3), ("last", 9)):
+        database.enqueue(word, priority=priority)
+    # Ages are in milliseconds; these were enqueued within a few.
+    database.execute(
+        "UPDATE dbos.workflow_status SET created_at = created_at + 1000"
+        " WHERE workflow_uuid = 'later'"
     )
-
-
-def recovery(database: Database) -> dict[str, Any]:
-    """Recover the runs of a dead executor, twice, and again while one of them runs."""
     for word, executor_id in (("lost", "dead"), ("foreign", "alive")):
         database.enqueue(word, name="note_and_wait")
         database.strand(word, executor_id)
-    launch(database.url, 10)
+    launch(database.url)
+    database.wait_status("last", "SUCCESS")
+    in_order = list(started)
     untouched = database.status("lost")
     handles = len(DBOS._recover_pending_workflows(["dead"]))
     assert entered.wait(20)
@@ -142,26 +152,14 @@ def recovery(database: Database) -> dict[str, Any]:
     released.set()
     database.wait_status("lost", "SUCCESS")
     return {
+        "in_order": in_order,
         "before": untouched,
         "handles": handles,
         "again": again,
         "owner": owner,
-        "started": started,
+        "recovered": started[len(in_order) :],
         "foreign": database.status("foreign"),
     }
-
-
-def order(database: Database) -> dict[str, Any]:
-    """Claim one run after the other from a queue that was filled before."""
-    for word, priority in (("late", 7), ("later", 7), ("first", 1), ("middle", 3), ("last", 9)):
-        database.enqueue(word, priority=priority)
-    # Ages are in milliseconds; these were enqueued within a few.
-    database.execute(
-        "UPDATE dbos.workflow_status SET created_at = created_at + 1000 WHERE workflow_uuid = 'later'"
-    )
-    launch(database.url, 1)
-    database.wait_status("last", "SUCCESS")
-    return {"started": started}
 
 
 def pickled(database: Database, marker: str) -> dict[str, Any]:
@@ -170,7 +168,7 @@ def pickled(database: Database, marker: str) -> dict[str, Any]:
     payload = base64.b64encode(pickle.dumps({"args": (Creation(marker),), "kwargs": {}})).decode()
     database.execute("UPDATE dbos.workflow_input SET inputs = %s", payload)
     database.execute("UPDATE dbos.workflow_status SET serialization = 'py_pickle'")
-    launch(database.url, 1)
+    launch(database.url)
     wait_until(lambda: database.status("evil")[0] in {"SUCCESS", "ERROR"} or None, "evil", 20.0)
     return {"unpickled": os.path.exists(marker), "status": database.status("evil")[0]}
 
@@ -180,10 +178,8 @@ def main() -> None:
     url, question, marker = sys.argv[1:]
     database = Database(url)
     match question:
-        case "recovery":
-            answer = recovery(database)
-        case "order":
-            answer = order(database)
+        case "claims":
+            answer = claims(database)
         case "open_pickle":
             answer = pickled(database, marker)
         case "refused_pickle":

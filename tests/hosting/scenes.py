@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, LiteralString, Self
 
@@ -30,6 +29,8 @@ MODES: dict[str, ModeName] = {
     "unsafe": "neither",
 }
 SETTLEMENT_BOUND_SECONDS = 1.0
+# Five workers at once on two busy cores.
+READY_SECONDS = 90.0
 
 Row = dict[str, Any]
 
@@ -59,7 +60,7 @@ class Scene:
         started = [self.broker.stack.worker(environment) for _ in range(count)]
         self.workers += started
         for worker in started:
-            worker.wait_ready()
+            worker.wait_ready(READY_SECONDS)
         return started
 
     def ensure_workers(self, count: int) -> None:
@@ -171,12 +172,3 @@ def all_once(ledger: LedgerView, count: int) -> bool:
 def go_on(pid: int) -> None:
     """SIGCONT."""
     os.kill(pid, signal.SIGCONT)
-
-
-@contextmanager
-def asked_twice(restore: Callable[[], object]) -> Iterator[None]:
-    """Run `restore` after the block, whatever happens in it."""
-    try:
-        yield
-    finally:
-        restore()

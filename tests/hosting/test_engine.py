@@ -6,10 +6,10 @@ import inspect
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import dbos
 import psycopg
 import pytest
 from dbos import DBOS
@@ -36,9 +36,6 @@ def ask(database: Database, question: str, marker: Path) -> dict[str, Any]:
 
 
 def test_the_engine_is_the_version_that_was_measured() -> None:
-    assert dbos.__file__
-    from importlib.metadata import version
-
     assert version("dbos").startswith("3.4."), "measure the engine again before this changes"
 
 
@@ -50,8 +47,8 @@ def test_the_private_names_exist_with_the_signatures_that_are_used() -> None:
     assert "recover_workflows" not in dir(DBOS), "a public name has come: use that one"
 
 
-def test_the_sql_function_takes_the_arguments_that_submit_gives(database: Database) -> None:
-    with psycopg.connect(database.superuser_url) as connection:
+def test_the_sql_function_takes_the_arguments_that_submit_gives(module_database: Database) -> None:
+    with psycopg.connect(module_database.superuser_url) as connection:
         row = connection.execute(
             "SELECT p.proargnames, p.prosecdef FROM pg_proc p"
             " WHERE p.oid = 'dbos.enqueue_workflow'::regproc"
@@ -71,8 +68,8 @@ def test_the_sql_function_takes_the_arguments_that_submit_gives(database: Databa
     assert not security_definer
 
 
-def test_the_names_in_the_submit_function_are_those_of_hosting(database: Database) -> None:
-    with psycopg.connect(database.superuser_url) as connection:
+def test_the_names_in_the_submit_function_are_those_of_hosting(module_database: Database) -> None:
+    with psycopg.connect(module_database.superuser_url) as connection:
         row = connection.execute(
             "SELECT prosrc FROM pg_proc WHERE oid = 'effect_broker.enqueue_run'::regproc"
         ).fetchone()
@@ -87,24 +84,28 @@ def test_the_names_in_the_submit_function_are_those_of_hosting(database: Databas
     assert f"{hosting.DBOS_SCHEMA}.enqueue_workflow" in row[0]
 
 
-def test_a_dead_executors_run_is_recovered_once_and_nobody_elses(
-    database: Database, tmp_path: Path
-) -> None:
-    seen = ask(database, "recovery", tmp_path / "marker")
-    assert seen["before"] == ["PENDING", "dead"], "there is no recovery without us"
-    assert seen["handles"] == 1
-    assert seen["again"] == 0
-    assert seen["owner"] == ["PENDING", "successor"]
-    assert seen["started"] == ["lost"]
-    assert seen["foreign"] == ["PENDING", "alive"]
+@pytest.fixture(scope="module")
+def claims(module_database: Database, directory: Path) -> dict[str, Any]:
+    """What the engine did with a full queue and a dead executor's run."""
+    return ask(module_database, "claims", directory / "marker")
 
 
-def test_runs_are_claimed_by_priority_and_then_by_age(database: Database, tmp_path: Path) -> None:
-    seen = ask(database, "order", tmp_path / "marker")
-    assert seen["started"] == ["first", "middle", "late", "later", "last"]
+def test_runs_are_claimed_by_priority_and_then_by_age(claims: dict[str, Any]) -> None:
+    assert claims["in_order"] == ["first", "middle", "late", "later", "last"]
 
 
-@pytest.mark.parametrize(("question", "unpickled"), [("open_pickle", True), ("refused_pickle", False)])
+def test_a_dead_executors_run_is_recovered_once_and_nobody_elses(claims: dict[str, Any]) -> None:
+    assert claims["before"] == ["PENDING", "dead"], "there is no recovery without us"
+    assert claims["handles"] == 1
+    assert claims["again"] == 0
+    assert claims["owner"] == ["PENDING", "successor"]
+    assert claims["recovered"] == ["lost"]
+    assert claims["foreign"] == ["PENDING", "alive"]
+
+
+@pytest.mark.parametrize(
+    ("question", "unpickled"), [("open_pickle", True), ("refused_pickle", False)]
+)
 def test_a_pickled_row_is_unpickled_unless_it_is_refused(
     database: Database, tmp_path: Path, question: str, unpickled: bool
 ) -> None:

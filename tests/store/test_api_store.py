@@ -32,7 +32,7 @@ from store.samples import advance, contract, outcome, receipt, submission
 @pytest.fixture
 def world(worker_store: PostgresWorkerStore, tenant_id: UUID) -> World:
     """The worker's side."""
-    return World(worker_store, tenant_id, lambda _: [])  # type: ignore[arg-type]
+    return World(worker_store, tenant_id, lambda _: [])
 
 
 @pytest.fixture

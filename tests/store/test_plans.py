@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 from psycopg import Connection
 from psycopg.rows import TupleRow
@@ -13,22 +15,25 @@ from effect_broker.reading import EffectFilter
 from effect_broker.store import api, runs
 from effect_broker.store import statements as sql
 from effect_contracts.facts import EffectState
-from postgres import Database
-from store.samples import submission
+from postgres import RunningServer, clone, drop_database
 
 ROWS = 20_000
 
 
-@pytest.fixture
-def shared_database(database: Database) -> Database:
-    """Own, since it is filled."""
-    return database
+TENANT = UUID(int=77)
 
 
-@pytest.fixture
-def filled(superuser: Connection[TupleRow], tenant_id: UUID) -> Connection[TupleRow]:
-    """Twenty thousand settled effects with attempts, events and payloads; statistics are fresh."""
-    wanted = submission(tenant_id)
+@pytest.fixture(scope="module")
+def filled(running_server: RunningServer, template_name: str) -> Iterator[Connection[TupleRow]]:
+    """Twenty thousand settled effects with all that belongs to them; statistics are fresh."""
+    database = clone(running_server, template_name)
+    with psycopg.connect(database.superuser_url, autocommit=True) as superuser:
+        _fill(superuser)
+        yield superuser
+    drop_database(running_server, database.name)
+
+
+def _fill(superuser: Connection[TupleRow]) -> None:
     superuser.execute("SET session_replication_role = replica")  # no triggers: bulk load
     superuser.execute(
         "INSERT INTO effect_broker.effect_intents (tenant_id, effect_id, operation_key, tool,"
@@ -39,7 +44,7 @@ def filled(superuser: Connection[TupleRow], tenant_id: UUID) -> Connection[Tuple
         " %(c)s, 'idempotent', 'd', 'h', 'r', now() - n * interval '1 second', 'succeeded',"
         " 'committed', 3, 1, 1, 1, sha256(''), sha256(''), now()"
         f" FROM generate_series(1, {ROWS}) n",
-        {"t": tenant_id, "c": wanted.contract_digest},
+        {"t": TENANT, "c": bytes(32)},
     )
     superuser.execute(
         "INSERT INTO effect_broker.effect_attempts (attempt_id, tenant_id, effect_id, ordinal,"
@@ -66,7 +71,6 @@ def filled(superuser: Connection[TupleRow], tenant_id: UUID) -> Connection[Tuple
     )
     superuser.execute("SET session_replication_role = origin")
     superuser.execute("ANALYZE")
-    return superuser
 
 
 def _scans(
@@ -113,26 +117,21 @@ CHANGE = {
 }
 
 
-def test_hot_queries_of_one_effect_use_indexes(
-    filled: Connection[TupleRow], tenant_id: UUID
-) -> None:
+def test_hot_queries_of_one_effect_use_indexes(filled: Connection[TupleRow]) -> None:
     parameters = {
-        "tenant_id": tenant_id, "effect_id": uuid4(), "kind": "wire", "ref": "",
+        "tenant_id": TENANT, "effect_id": uuid4(), "kind": "wire", "ref": "",
     }  # fmt: skip
     for role in ("effect_broker_worker", "effect_broker_api"):
         for name, query in CHANGE.items():
             assert _scans(filled, role, query, parameters) == [], (role, name)
 
 
-def test_due_effects_are_found_by_their_index(
-    filled: Connection[TupleRow], tenant_id: UUID
-) -> None:
+def test_due_effects_are_found_by_their_index(filled: Connection[TupleRow]) -> None:
     parameters = {
-        **runs._OURS, "tenant_id": tenant_id, "limit": 100, "run_overdue_seconds": 60,
+        **runs._OURS, "tenant_id": TENANT, "limit": 100, "run_overdue_seconds": 60,
         "delay_overdue_seconds": 10,
     }  # fmt: skip
-    for query in (runs._DUE, runs._DUE_WITHOUT_ENGINE):
-        assert _scans(filled, "effect_broker_worker", query, parameters) == []
+    assert _scans(filled, "effect_broker_worker", runs._DUE, parameters) == []
 
 
 @pytest.mark.parametrize(
@@ -146,19 +145,15 @@ def test_due_effects_are_found_by_their_index(
     ],
     ids=["all", "unresolved", "state", "prefix", "age"],
 )
-def test_listings_use_indexes(
-    filled: Connection[TupleRow], tenant_id: UUID, filters: EffectFilter
-) -> None:
+def test_listings_use_indexes(filled: Connection[TupleRow], filters: EffectFilter) -> None:
     query, parameters = api._listing(filters, None)
-    every = {**parameters, "tenant_id": tenant_id, "limit": 51}
+    every = {**parameters, "tenant_id": TENANT, "limit": 51}
     assert _scans(filled, "effect_broker_api", query, every) == []
 
 
-def test_the_count_of_outstanding_effects_uses_its_index(
-    filled: Connection[TupleRow], tenant_id: UUID
-) -> None:
+def test_the_count_of_outstanding_effects_uses_its_index(filled: Connection[TupleRow]) -> None:
     query = (
         "SELECT count(*) FROM (SELECT 1 FROM effect_broker.effect_intents i"
         " WHERE i.tenant_id = %(tenant_id)s AND i.next_action_at IS NOT NULL LIMIT 500) AS c"
     )
-    assert _scans(filled, "effect_broker_owner", query, {"tenant_id": tenant_id}) == []
+    assert _scans(filled, "effect_broker_owner", query, {"tenant_id": TENANT}) == []

@@ -13,6 +13,8 @@ from urllib.parse import quote
 from psycopg.conninfo import conninfo_to_dict
 
 _CHUNK_BYTES = 65536
+# Time for the server to commit what it was sent, before its answer would arrive.
+_COMMIT_SECONDS = 0.2
 
 
 class Wire:
@@ -34,72 +36,69 @@ class Wire:
         self.swallow = True
         self.turns = 0
         self._server_spoke = True
-        self._muted = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> asyncio.Server:
         """Listen."""
         return await asyncio.start_unix_server(self._accept, self._path)
 
-    def heal(self) -> None:
-        """Pass everything again; connections that were cut stay so."""
-        self.cut_at = None
-        self._muted = False
+    async def close(self) -> None:
+        """End every connection."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
         host, port = str(self._upstream["host"]), str(self._upstream.get("port", "5432"))
         if host.startswith("/"):
             path = f"{host}/.s.PGSQL.{port}"
             up_reader, up_writer = await asyncio.open_unix_connection(path)
         else:
             up_reader, up_writer = await asyncio.open_connection(host, int(port))
-        self._start(self._to_server(reader, writer, up_writer))
-        self._start(self._to_client(up_reader, writer, up_writer))
+        answers = asyncio.ensure_future(self._pass_answers(up_reader, writer))
+        try:
+            await self._pass_requests(reader, up_writer, answers)
+        finally:
+            answers.cancel()
+            for end in (writer, up_writer):
+                end.transport.abort()
+            with suppress(ConnectionError, asyncio.CancelledError):
+                await answers
+            self._tasks.discard(task)
 
-    def _start(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _to_server(
+    async def _pass_requests(
         self,
         reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
         upstream: asyncio.StreamWriter,
+        answers: asyncio.Task[None],
     ) -> None:
         with suppress(ConnectionError):
             while sent := await reader.read(_CHUNK_BYTES):
                 if self._server_spoke:
                     self.turns += 1
                     self._server_spoke = False
-                if self.cut_at is not None and self.cut_at in sent:
-                    self._muted = True
-                    if not self.swallow:
-                        upstream.write(sent)
-                        await upstream.drain()
-                        await asyncio.sleep(0.2)  # time for the server to commit
-                    writer.transport.abort()
-                    break
-                upstream.write(sent)
-                await upstream.drain()
-        upstream.close()
+                cut = self.cut_at is not None and self.cut_at in sent
+                if cut:
+                    answers.cancel()
+                if not cut or not self.swallow:
+                    upstream.write(sent)
+                    await upstream.drain()
+                if cut:
+                    await asyncio.sleep(_COMMIT_SECONDS)
+                    return
 
-    async def _to_client(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        upstream: asyncio.StreamWriter,
+    async def _pass_answers(
+        self, upstream: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         with suppress(ConnectionError):
-            while answered := await reader.read(_CHUNK_BYTES):
+            while answered := await upstream.read(_CHUNK_BYTES):
                 self._server_spoke = True
-                if self._muted:
-                    break
                 writer.write(answered)
                 await writer.drain()
-        if not self._muted:
             writer.close()
-            upstream.close()
 
 
 @asynccontextmanager
@@ -112,5 +111,4 @@ async def wire_to(url: str) -> AsyncIterator[Wire]:
             yield wire
         finally:
             server.close()
-            for task in list(wire._tasks):
-                task.cancel()
+            await wire.close()

@@ -26,6 +26,7 @@ from effect_broker.api.documentation import (
     RESPONSES_READY,
     RESPONSES_RECEIPT,
     SUBMIT_DOCUMENTATION,
+    add_examples,
 )
 from effect_broker.api.presentation import effect_body
 from effect_broker.api.services import Health, Services, ServicesContext
@@ -66,7 +67,7 @@ def create_app(
             app.state.services = opened
             yield
 
-    app = FastAPI(
+    app = _Application(
         title="effect-broker",
         version=__version__,
         description="A correctness boundary for tool calls that change the outside world.",
@@ -79,6 +80,16 @@ def create_app(
     routes = [*_health.routes, *_effects.routes]
     problems.install(app, tuple(route for route in routes if isinstance(route, APIRoute)))
     return app
+
+
+class _Application(FastAPI):
+    """FastAPI with whole examples in its OpenAPI document."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the OpenAPI document, made once."""
+        if self.openapi_schema is None:
+            self.openapi_schema = add_examples(super().openapi())
+        return self.openapi_schema
 
 
 def _services(request: Request) -> Services:

@@ -7,6 +7,8 @@ things must be refused instead. So the raw bytes are read here, with a limit, pa
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -28,6 +30,10 @@ from effect_contracts.keys import check_operation_key
 
 # The envelope is a level of its own: the arguments have all of theirs, as through the SDK.
 _ENVELOPE_DEPTH_MAX: Final = DEPTH_MAX + 1
+
+# Enough for a caller's mistake; whoever sends more, or nothing, finds the connection closed.
+_DISCARD_BYTES_MAX: Final = 4 * BODY_BYTES_MAX
+_DISCARD_SECONDS: Final = 1.0
 
 # pydantic's names of what went wrong; every other one means a wrong type.
 _REASONS: Final = {
@@ -66,7 +72,7 @@ class SubmitBody(BaseModel):
 
 
 async def read_json(request: Request) -> JsonValue:
-    """Return the strictly parsed body; no more of it is read than may be used.
+    """Return the strictly parsed body; little more of it is read than may be used.
 
     Raises:
         UnsupportedMediaType, PayloadTooLarge, InvalidPayload.
@@ -74,15 +80,39 @@ async def read_json(request: Request) -> JsonValue:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" or "content-encoding" in request.headers:
         raise UnsupportedMediaType
+    raw = await _bounded(request)
+    if raw is None:
+        await _discard(request)
+        raise PayloadTooLarge(limit_bytes=BODY_BYTES_MAX)
+    return parse_strict(raw, depth_max=_ENVELOPE_DEPTH_MAX)
+
+
+async def _bounded(request: Request) -> bytes | None:
+    """Return the body, None as soon as it is known to be too large."""
     declared = request.headers.get("content-length", "")
     if declared.isascii() and declared.isdigit() and int(declared) > BODY_BYTES_MAX:
-        raise PayloadTooLarge(limit_bytes=BODY_BYTES_MAX)
+        return None
     raw = bytearray()
     async for chunk in request.stream():
         raw += chunk
         if len(raw) > BODY_BYTES_MAX:
-            raise PayloadTooLarge(limit_bytes=BODY_BYTES_MAX)
-    return parse_strict(bytes(raw), depth_max=_ENVELOPE_DEPTH_MAX)
+            return None
+    return bytes(raw)
+
+
+async def _discard(request: Request) -> None:
+    """Read some of a body that is refused, and keep nothing of it.
+
+    A connection that is closed over unread bytes is reset, and the reset may overtake the answer;
+    so that a caller who sends a little too much learns why.
+    """
+    read = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DISCARD_SECONDS):
+            async for chunk in request.stream():
+                read += len(chunk)
+                if read > _DISCARD_BYTES_MAX:
+                    return
 
 
 async def read_submit(request: Request) -> SubmitBody:

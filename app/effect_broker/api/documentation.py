@@ -78,18 +78,16 @@ def _problem(description: str, example: Any = None) -> dict[str, Any]:
     return {"description": description, "content": {"application/problem+json": content}}
 
 
-def _effect(description: str, example: Any) -> dict[str, Any]:
-    return {
-        "description": description,
-        "content": {"application/json": {"schema": {"type": "object"}, "example": example}},
-    }
+def _answer(description: str) -> dict[str, Any]:
+    content = {"application/json": {"schema": {"type": "object"}}}
+    return {"description": description, "content": content}
 
 
 SUBMIT_DOCUMENTATION: dict[str, Any] = {
     "status_code": 202,
     "responses": {
-        200: _effect("A replay: the effect of this key as it stands", REPLAY_EXAMPLE),
-        202: _effect("A new intent, durable now", NEW_EXAMPLE),
+        200: _answer("A replay: the effect of this key as it stands"),
+        202: _answer("A new intent, durable now"),
         400: _problem("A parameter of the request is at fault"),
         401: _problem("No or an unknown API key"),
         409: _problem("The key is bound to another request; nothing was sent", CONFLICT_EXAMPLE),
@@ -137,12 +135,12 @@ _PROBLEMS_READ: dict[int | str, dict[str, Any]] = {
 }
 
 RESPONSES_GET: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
-    200: _effect("The effect as it stands", EFFECT_EXAMPLE | {"attempts": []}),
+    200: _answer("The effect as it stands"),
     404: _problem("No such effect of this tenant"),
 }
 
 RESPONSES_LIST: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
-    200: _effect("A page, newest first", {"effects": [EFFECT_EXAMPLE], "cursor": None}),
+    200: _answer("A page, newest first"),
 }
 
 RESPONSES_RECEIPT: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
@@ -161,6 +159,24 @@ _READY_EXAMPLE: dict[str, Any] = {
 }
 
 RESPONSES_READY: dict[int | str, dict[str, Any]] = {
-    200: _effect("Submits are accepted; `degraded` if nobody works on them", _READY_EXAMPLE),
-    503: _effect("Submits cannot be accepted", _READY_EXAMPLE | {"status": "unavailable"}),
+    200: _answer("Submits are accepted; `degraded` if nobody works on them"),
+    503: _answer("Submits cannot be accepted"),
 }
+
+# Path, method and status of every answer that has an example.
+EXAMPLES: dict[tuple[str, str, str], dict[str, Any]] = {
+    ("/v1/effects", "post", "200"): REPLAY_EXAMPLE,
+    ("/v1/effects", "post", "202"): NEW_EXAMPLE,
+    ("/v1/effects", "get", "200"): {"effects": [EFFECT_EXAMPLE], "cursor": None},
+    ("/v1/effects/{effect_id}", "get", "200"): EFFECT_EXAMPLE | {"attempts": []},
+    ("/readyz", "get", "200"): _READY_EXAMPLE,
+    ("/readyz", "get", "503"): _READY_EXAMPLE | {"status": "unavailable"},
+}
+
+
+def add_examples(schema: dict[str, Any]) -> dict[str, Any]:
+    """Put the examples into a generated schema; the generator would drop their null members."""
+    for (path, method, status), example in EXAMPLES.items():
+        answer = schema["paths"][path][method]["responses"][status]
+        answer["content"]["application/json"]["example"] = example
+    return schema

@@ -1,4 +1,4 @@
-"""Where commands find the database and the key ring, and as whom they act there.
+"""Where commands find the database, and as whom they act there.
 
 A command takes the role that its work needs and no more: administration acts as
 `effect_broker_admin`, which sees no effect; reading acts as the worker's role; only a submit acts
@@ -13,13 +13,13 @@ import os
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
+from effect_broker.assembly import home_directory
 from effect_broker.config import ConfigurationProblem, Role, Settings, load_settings
-from effect_broker.keyring import KeyRing, load_key_ring
-from effect_broker.postgres.choice import ServerSource, resolve_server, state_directory
+from effect_broker.postgres.choice import ServerSource, resolve_server
+from effect_broker.postgres.container import ContainerPostgresError
 from effect_broker.postgres.embedded import EmbeddedPostgresError
 from effect_broker.store.pool import Pool, make_pool
 from effect_broker.store.reachability import connection_trouble
@@ -27,7 +27,6 @@ from effect_broker.store.roles import DatabaseRole
 
 T = TypeVar("T")
 
-KEY_RING_NAME: Final = "key-ring.json"
 _OWN_SERVERS: Final[tuple[ServerSource, ...]] = ("wheel", "local", "container")
 _APPLICATION_NAME: Final = "effect-broker-cli"
 # A command asks one thing at a time; a submit reads while it writes.
@@ -103,21 +102,6 @@ def as_user(url: str, user: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{user}@{parts.netloc.rpartition('@')[2]}"))
 
 
-def home() -> Path:
-    """Return the state directory of this project."""
-    return state_directory(os.environ, Path.cwd())
-
-
-def key_ring(settings: Settings) -> KeyRing:
-    """Load the key ring as every process does; in development the one that `up` made will do.
-
-    Raises:
-        KeyRingProblem.
-    """
-    fallback = None if settings.production else home() / KEY_RING_NAME
-    return load_key_ring(production=settings.production, fallback=fallback)
-
-
 def any_url(settings: Settings) -> bool:
     """Whether the environment names a database at all."""
     return any(settings.url(owner) for owner in Role)
@@ -140,7 +124,7 @@ def logins() -> Iterator[Logins]:
             "no database: EFFECT_BROKER_ENV=production needs EFFECT_BROKER_API_DATABASE_URL, "
             "…_WORKER_… and …_MIGRATE_… (the embedded server is for development)"
         )
-    place = home()
+    place = home_directory()
     if not place.is_dir():
         raise ConfigurationProblem(
             f"no database: set EFFECT_BROKER_DATABASE_URL, or run `effect-broker up`, which makes "
@@ -149,7 +133,7 @@ def logins() -> Iterator[Logins]:
     choice = resolve_server(place, os.environ, sources=_OWN_SERVERS)
     try:
         url = choice.server.start()
-    except EmbeddedPostgresError as problem:
+    except (EmbeddedPostgresError, ContainerPostgresError) as problem:
         raise ConfigurationProblem(str(problem)) from None
     try:
         yield Logins(settings, url, swaps_users=choice.source != "container")
@@ -169,9 +153,7 @@ async def opened(login: Login) -> AsyncIterator[Pool]:
     )
     if trouble is not None:
         raise ConfigurationProblem(trouble)
-    pool = make_pool(
-        login.url, login.role, application_name=_APPLICATION_NAME, size_max=_POOL_SIZE
-    )
+    pool = make_pool(login.url, login.role, application_name=_APPLICATION_NAME, size_max=_POOL_SIZE)
     async with pool:
         yield pool
 

@@ -141,9 +141,7 @@ def _durability(facts: ServerFacts) -> Findings:
         yield ok("failover", "commits wait for a synchronous standby")
 
 
-def pooler_findings(
-    url: str, shared: bool | None, *, check: str, variable: str
-) -> Findings:
+def pooler_findings(url: str, shared: bool | None, *, check: str, variable: str) -> Findings:
     """Judge what stands between us and the server; `shared` is None where it was not found out."""
     if shared:
         yield fail(

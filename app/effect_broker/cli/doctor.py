@@ -14,8 +14,9 @@ from typing import Final
 import typer
 
 from effect_adapters.base import SecretUnavailable
+from effect_broker.assembly import key_ring
 from effect_broker.cli import checks
-from effect_broker.cli.access import Login, Logins, key_ring, logins, opened, variable_name
+from effect_broker.cli.access import Login, Logins, logins, opened, variable_name
 from effect_broker.cli.checks import Finding, Level
 from effect_broker.cli.output import AsJson, print_json, print_table
 from effect_broker.config import ConfigurationProblem, Role, Settings, load_settings
@@ -54,11 +55,8 @@ def doctor(as_json: AsJson = False) -> None:
             }
         )
     else:
-        rows = [
-            (_MARKS[f.level], f.check, f.text + (f"\nto do: {f.remedy}" if f.remedy else ""))
-            for f in findings
-        ]
-        print_table("doctor", ("", "check", "finding"), rows)
+        rows = [(_MARKS[f.level], f.check, f.text, f.remedy) for f in findings]
+        print_table("doctor", ("", "check", "finding", "to do"), rows)
     if failed:
         raise typer.Exit(1)
 

@@ -111,7 +111,7 @@ def show(inspection: Inspection) -> None:
     ]
     if snapshot.facts.holds:
         rows.insert(6, ("held by", ", ".join(sorted(h.value for h in snapshot.facts.holds))))
-    print_table("effect", ("", ""), rows)
+    print_table("effect", ("what", "value"), rows)
     if detail.attempts:
         print_table("attempts", _ATTEMPT_COLUMNS, [_attempt_row(a) for a in detail.attempts])
     if snapshot.evidence or snapshot.facts.probes_since_attempt:
@@ -143,8 +143,7 @@ def advice(inspection: Inspection) -> Iterator[str]:
     if detail.parked and counts_from is not None:
         yield (
             "That it has NOT happened counts only if you looked after "
-            f"{_clock(counts_from)}"
-            + (" (which is past)." if counts_from <= detail.now else ".")
+            f"{_clock(counts_from)}" + (" (which is past)." if counts_from <= detail.now else ".")
         )
     if detail.parked and intent.safety is SafetyClass.UNSAFE and detail.attempts:
         yield "It is never sent again under this operation key, whatever you record."

@@ -20,8 +20,9 @@ from uuid import UUID
 import typer
 
 from effect_broker.api.presentation import effect_body, intent_body
+from effect_broker.assembly import key_ring
 from effect_broker.cli import effect_page
-from effect_broker.cli.access import Logins, key_ring, logins, opened, plain, run
+from effect_broker.cli.access import Logins, logins, opened, plain, run
 from effect_broker.cli.effect_wait import Ending, follow
 from effect_broker.cli.output import AsJson, complain, print_json, print_table
 from effect_broker.faultpoints import FaultPoints
@@ -227,7 +228,7 @@ def receipt(
     rows = [(name, _cell(value)) for name, value in content.items()]
     rows += [(f"field {name}", _cell(value)) for name, value in body["fields"].items()]
     rows.append(("digest", body["digest"]))
-    print_table(f"receipt of {effect_id}", ("", ""), rows)
+    print_table(f"receipt of {effect_id}", ("what", "value"), rows)
 
 
 @app.command("submit")

@@ -47,7 +47,10 @@ class KeyScope:
 
 
 _UUID: Final = re.compile(
-    r"[0-9a-f]{8}-?[0-9a-f]{4}-?(?P<version>[0-9a-f])[0-9a-f]{3}-?[0-9a-f]{4}-?[0-9a-f]{12}", re.I
+    r"[0-9a-f]{8}-[0-9a-f]{4}-(?P<version>[0-9a-f])[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}"
+    # Without hyphens only version 4 is told from a digest, and that by chance in 1 of 64.
+    r"|(?<![0-9a-f])[0-9a-f]{12}(?P<bare>4)[0-9a-f]{3}[89ab][0-9a-f]{15}(?![0-9a-f])",
+    re.I,
 )
 # ULID: 26 of Crockford's base32, the first of which is 0 to 7.
 _ULID: Final = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
@@ -74,13 +77,13 @@ _DIGEST_HEX_CHARS: Final = frozenset({32, 40, 56, 64, 96, 128})
 
 def suspicion_of(key: str) -> Suspicion | None:
     """Return why this key looks wrong, None if it looks like the name of an intent."""
-    versions = [match["version"].lower() for match in _UUID.finditer(key)]
+    versions = [_version(match) for match in _UUID.finditer(key)]
     rest = _UUID.sub(" ", key)
     if any(version in "167" for version in versions):
         return Suspicion.TIME
     if _ULID.search(rest) or _ISO_TIME.search(rest) or _stands_alone(_EPOCH, rest):
         return Suspicion.TIME
-    if "4" in versions and not _names_something(rest):
+    if "4" in versions and not _names_something(rest, key):
         return Suspicion.RANDOM
     if not versions and _is_noise(rest):
         return Suspicion.RANDOM
@@ -97,7 +100,9 @@ def key_scopes(keys: Iterable[str]) -> tuple[KeyScope, ...]:
         if suspicion is not None:
             shapes.setdefault(suspicion, Counter())[shape(key)] += 1
     return tuple(
-        KeyScope(s, sum(shapes[s].values()), tuple(n for n, _ in shapes[s].most_common(_SHAPES_SHOWN)))
+        KeyScope(
+            s, sum(shapes[s].values()), tuple(n for n, _ in shapes[s].most_common(_SHAPES_SHOWN))
+        )
         for s in Suspicion
         if s in shapes
     )
@@ -105,13 +110,14 @@ def key_scopes(keys: Iterable[str]) -> tuple[KeyScope, ...]:
 
 def shape(key: str) -> str:
     """Return the key without its content: what each part is, and the signs between the parts."""
-    text = _UUID.sub(lambda match: f"\0uuid{match['version'].lower()}\0", key)
+    text = _UUID.sub(lambda match: f"\0uuid{_version(match)}\0", key)
     text = _ULID.sub("\0ulid\0", text)
     text = _ISO_TIME.sub("\0time\0", text)
     text = re.sub(rf"(?<![0-9A-Za-z]){_EPOCH.pattern}(?![0-9A-Za-z])", "\0time\0", text)
     pieces = text.split("\0")
     shown = [
-        f"<{piece}>" if number % 2 else _shape_of_words(piece) for number, piece in enumerate(pieces)
+        f"<{piece}>" if number % 2 else _shape_of_words(piece)
+        for number, piece in enumerate(pieces)
     ]
     return "".join(shown)
 
@@ -140,9 +146,16 @@ def _stands_alone(pattern: re.Pattern[str], text: str) -> bool:
     return any(pattern.fullmatch(part) for part in re.split(r"[^0-9.]+", text))
 
 
-def _names_something(text: str) -> bool:
-    """Whether a number that could be a business id is left beside a random one."""
-    return _NUMBER.search(text) is not None
+def _version(match: re.Match[str]) -> str:
+    return str(match["version"] or match["bare"]).lower()
+
+
+def _names_something(rest: str, key: str) -> bool:
+    """Whether a number that could be a business id is left beside a random one, or the random one
+    stands between an object's kind and a verb, as the id of a stored object does."""
+    if _NUMBER.search(rest):
+        return True
+    return bool(_WORD.match(key) and not _UUID.match(key) and _WORD.search(_UUID.split(key)[-1]))
 
 
 def _is_noise(text: str) -> bool:
@@ -156,7 +169,7 @@ def _is_noise(text: str) -> bool:
         for run in runs
         if (_HEX.fullmatch(run) or _MIXED.fullmatch(run))
         # Letters and digits take turns in what a machine has made.
-        and len(_NUMBER.findall(run)) >= 3
+        and len(_NUMBER.findall(run)) >= 2
         and not (_HEX.fullmatch(run) and len(run) in _DIGEST_HEX_CHARS)
     ]
     others = [run for run in runs if run not in noisy]

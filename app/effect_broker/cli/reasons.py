@@ -50,7 +50,8 @@ WORDS: Final[dict[str, Words]] = {
     _R.RETRIES_EXHAUSTED: Words(
         "The attempts that the contract allows are spent.",
         "In state failed_final it has not happened. In manual_review the last answers are lost: "
-        + _LOOK + "what you find.",
+        + _LOOK
+        + "what you find.",
     ),
     _R.PROVED_NOT_COMMITTED: Words(
         "A person proved that it has not happened. An unsafe effect is never sent again.",

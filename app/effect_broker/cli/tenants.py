@@ -15,7 +15,8 @@ from uuid import UUID
 
 import typer
 
-from effect_broker.cli.access import Logins, key_ring, logins, opened, plain, run
+from effect_broker.assembly import key_ring
+from effect_broker.cli.access import Logins, logins, opened, plain, run
 from effect_broker.cli.output import AsJson, complain, print_json, print_table
 from effect_broker.clock import new_id
 from effect_broker.config import load_settings

@@ -1,0 +1,200 @@
+"""The judgement of doctor, over facts: what fails, what warns, and that each says what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from effect_broker.cli import checks
+from effect_broker.cli.checks import Finding, Level
+from effect_broker.keyring import new_key_ring, parse_key_ring
+from effect_broker.store.diagnosis import FleetFacts, ServerFacts, SessionFacts
+from effect_contracts.catalog import catalog_documents
+from effect_contracts.document import ContractDocument
+
+SERVER = ServerFacts(170002, False, False, "on", "on", "on", "", 0)
+SESSION = SessionFacts("effect_broker_api", False, False, "on", 1.5, 2.0, False, ())
+FLEET = FleetFacts(
+    schema_version="0001",
+    engine_version=125,
+    queue_registered=True,
+    live_workers=2,
+    draining_workers=0,
+    beating=("vm-1-0123456789ab", "vm-2-ba9876543210"),
+    holders={"vm-1-0123456789ab": 3},
+    waiting=3,
+    overdue=0,
+    overdue_longest_seconds=0.0,
+    parked={},
+    halted=False,
+    held_contracts={},
+    hmac_key_ids=("k1",),
+    payload_key_ids=("k1",),
+    operation_keys=("order:1:charge",),
+)
+RING = parse_key_ring(new_key_ring("k1", development=False), source="test", production=True)
+
+
+def levels(findings: Iterable[Finding]) -> dict[str, Level]:
+    """The worst level of each check; every finding that is not ok has to say what to do."""
+    order = list(Level)
+    worst: dict[str, Level] = {}
+    for finding in findings:
+        assert (finding.remedy is None) == (finding.level is Level.OK), finding
+        before = worst.get(finding.check, Level.OK)
+        worst[finding.check] = max(before, finding.level, key=order.index)
+    return worst
+
+
+def bad(findings: Iterable[Finding]) -> dict[str, Level]:
+    """The checks that are not ok."""
+    return {check: level for check, level in levels(findings).items() if level is not Level.OK}
+
+
+def test_a_sound_deployment_has_no_finding() -> None:
+    assert bad(checks.server_findings(SERVER)) == {}
+    assert bad(checks.fleet_findings(FLEET, "0001")) == {}
+    assert bad(checks.ring_findings(RING, FLEET)) == {}
+    assert bad(checks.key_scope_findings(FLEET.operation_keys)) == {}
+    for process in ("api", "worker"):
+        findings = checks.session_findings(
+            SESSION, process=process, sees_all_tenants=False, production=True
+        )
+        assert bad(findings) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"version": 140011}, {"postgres_version": Level.FAIL}),
+        ({"version": 190000}, {"postgres_version": Level.WARN}),
+        ({"in_recovery": True, "read_only": True}, {"writable": Level.FAIL}),
+        ({"read_only": True}, {"writable": Level.FAIL}),
+        ({"fsync": "off"}, {"fsync": Level.FAIL}),
+        ({"full_page_writes": "off"}, {"full_page_writes": Level.FAIL}),
+        ({"synchronous_commit": "off"}, {"synchronous_commit": Level.FAIL}),
+        ({"standbys": 1}, {"failover": Level.WARN}),
+        ({"standbys": 1, "synchronous_standby_names": "*"}, {}),
+        (
+            {"standbys": 1, "synchronous_standby_names": "*", "synchronous_commit": "local"},
+            {"failover": Level.WARN},
+        ),
+    ],
+)
+def test_an_unfit_server_is_named(change: dict[str, object], expected: dict[str, Level]) -> None:
+    assert bad(checks.server_findings(replace(SERVER, **change))) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"login_superuser": True}, {"role_api": Level.FAIL}),
+        ({"passes_row_security": True}, {"role_api": Level.FAIL}),
+        ({"enters_engine": True}, {"api_and_engine": Level.FAIL}),
+        ({"unguarded_tables": ("effect_intents",)}, {"row_security": Level.FAIL}),
+        ({"lock_timeout_seconds": 0.0}, {"session_api": Level.FAIL}),
+        ({"idle_timeout_seconds": 0.0}, {"session_api": Level.FAIL}),
+        ({"idle_timeout_seconds": 3600.0}, {"session_api": Level.FAIL}),
+        ({"synchronous_commit": "off"}, {"session_api": Level.FAIL}),
+    ],
+)
+def test_a_role_with_too_many_rights_is_named(
+    change: dict[str, object], expected: dict[str, Level]
+) -> None:
+    facts = replace(SESSION, **change)  # type: ignore[arg-type]
+    findings = checks.session_findings(
+        facts, process="api", sees_all_tenants=False, production=True
+    )
+    assert bad(findings) == expected
+
+
+def test_a_superuser_is_a_warning_where_one_develops() -> None:
+    facts = replace(SESSION, login_superuser=True)
+    findings = checks.session_findings(
+        facts, process="worker", sees_all_tenants=True, production=False
+    )
+    assert bad(findings) == {"role_worker": Level.WARN}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"schema_version": "0000"}, {"schema": Level.FAIL}),
+        ({"engine_version": None, "queue_registered": None}, {"engine": Level.FAIL}),
+        ({"queue_registered": False}, {"queue": Level.WARN}),
+        ({"live_workers": 0}, {"workers": Level.FAIL}),
+        ({"live_workers": 0, "waiting": 0}, {"workers": Level.WARN}),
+        ({"beating": ("local", "vm-1-0123456789ab")}, {"executor_ids": Level.FAIL}),
+        ({"holders": {"vm-9-0123456789ab": 2}}, {"dead_executors": Level.WARN}),
+        ({"overdue": 4, "overdue_longest_seconds": 90.0}, {"overdue": Level.FAIL}),
+        ({"parked": {"outcome_unknown": 2}}, {"parked": Level.WARN}),
+        ({"halted": True}, {"restored": Level.FAIL}),
+        ({"held_contracts": {"charge 1": 1}}, {"holds": Level.WARN}),
+    ],
+)
+def test_a_fleet_that_does_not_move_is_named(
+    change: dict[str, object], expected: dict[str, Level]
+) -> None:
+    assert bad(checks.fleet_findings(replace(FLEET, **change), "0001")) == expected  # type: ignore[arg-type]
+
+
+def test_a_ring_that_lacks_a_stored_key_fails() -> None:
+    for change in ({"hmac_key_ids": ("k1", "k0")}, {"payload_key_ids": ("k0",)}):
+        findings = list(checks.ring_findings(RING, replace(FLEET, **change)))
+        assert bad(findings) == {"key_ring": Level.FAIL}
+        assert any("k0" in finding.text for finding in findings)
+
+
+def test_a_pooler_that_shares_sessions_fails_and_its_port_warns() -> None:
+    def judged(url: str, shared: bool | None) -> dict[str, Level]:
+        return bad(checks.pooler_findings(url, shared, check="pooler", variable="V"))
+
+    assert judged("postgresql://h:5432/d", False) == {}
+    assert judged("postgresql://h:6432/d", False) == {"pooler": Level.WARN}
+    assert judged("postgresql://h:5432/d", None) == {"pooler": Level.WARN}
+    assert judged("postgresql://h:5432/d", True) == {"pooler": Level.FAIL}
+
+
+def _document(name: str, **changes: object) -> ContractDocument:
+    body = json.loads(catalog_documents()[name].canonical())
+    return ContractDocument.parse_yaml(json.dumps(body | changes))
+
+
+def _holes(document: ContractDocument, resolves: bool = True) -> str:
+    findings = checks.contract_findings([document], lambda reference: resolves)
+    return " ".join(f.text for f in findings if f.level is not Level.OK)
+
+
+def test_shipped_contracts_have_no_hole() -> None:
+    for document in catalog_documents().values():
+        assert _holes(document) == ""
+
+
+def test_holes_of_contracts_are_named() -> None:
+    tight = _document("demo-charge-idempotent", key_retention_seconds=130)
+    assert "key_expired" in _holes(tight)
+    blind = _document("demo-charge-reconcilable", settlement_bound_seconds=0)
+    assert "settlement_bound_seconds" in _holes(blind)
+    arguments = {
+        "type": "object",
+        "properties": {"recipients": {"type": "array", "items": {"type": "string"}}},
+    }
+    batch = _document("demo-charge-unsafe", arguments=arguments, sensitive=[])
+    assert "recipients" in _holes(batch)
+    assert "env:EFFECT_BROKER_SECRET_STRIPE" in _holes(
+        catalog_documents()["stripe-charge"], resolves=False
+    )
+
+
+def test_no_contract_at_all_is_a_warning() -> None:
+    assert bad(checks.contract_findings([], lambda reference: True)) == {"contracts": Level.WARN}
+
+
+def test_suspicious_keys_warn_without_being_shown() -> None:
+    (finding,) = checks.key_scope_findings(["step-3", "order:1:charge"])
+    assert finding.level is Level.WARN
+    assert "step-<n>" in finding.text
+    assert "step-3" not in finding.text

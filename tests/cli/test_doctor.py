@@ -1,0 +1,267 @@
+"""Doctor on a real database, and through a real pooler."""
+
+from __future__ import annotations
+
+import pwd
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from psycopg import Connection, sql
+from psycopg.rows import TupleRow
+
+from cli.commands import Cli, Ended, run_for_real
+from cli.sender import Sender
+from effect_broker.store.diagnosis import TENANT_TABLES, shares_sessions
+from effect_broker.store.roles import DatabaseRole
+from effect_contracts.catalog import catalog_texts
+from effect_contracts.facts import Outcome
+from postgres import Database
+from tools import requires_tool
+
+Findings = dict[str, str]
+
+
+def _levels(ended: Ended) -> Findings:
+    """The worst level of each check."""
+    order = ["ok", "warn", "fail"]
+    worst: Findings = {}
+    for finding in ended.json["findings"]:
+        before = worst.get(finding["check"], "ok")
+        worst[finding["check"]] = max(before, finding["level"], key=order.index)
+        assert (finding["remedy"] is None) == (finding["level"] == "ok")
+    return worst
+
+
+@pytest.fixture
+def doctor(broker: Cli) -> Any:
+    """Runs doctor and returns the worst level of each check."""
+
+    def examined() -> Findings:
+        return _levels(broker("doctor", "--json"))
+
+    return examined
+
+
+def test_a_migrated_database_is_fit_but_for_what_tests_turn_off(broker: Cli, doctor: Any) -> None:
+    levels = doctor()
+    bad = {check: level for check, level in levels.items() if level != "ok"}
+    # Tests run without fsync, there is no worker, and nothing was applied.
+    assert set(bad) <= {"fsync", "full_page_writes", "workers", "contracts", "queue"}
+    for check in ("database_api", "database_worker", "role_api", "role_worker", "row_security",
+                  "api_and_engine", "pooler_api", "session_worker", "schema", "engine",
+                  "synchronous_commit", "key_ring", "executor_ids"):  # fmt: skip
+        assert levels[check] == "ok", check
+    ended = broker("doctor")
+    assert ended.code == (1 if "fail" in bad.values() else 0)
+    assert "to do" in ended.out
+
+
+def test_every_table_with_a_tenant_is_looked_at(superuser: Connection[TupleRow]) -> None:
+    rows = superuser.execute(
+        "SELECT table_name FROM information_schema.columns"
+        " WHERE table_schema = 'effect_broker' AND column_name = 'tenant_id'"
+    ).fetchall()
+    assert {row[0] for row in rows} == set(TENANT_TABLES)
+
+
+def test_what_a_hand_in_the_database_has_broken_is_found(
+    doctor: Any, superuser: Connection[TupleRow]
+) -> None:
+    superuser.execute("ALTER TABLE effect_broker.effect_events NO FORCE ROW LEVEL SECURITY")
+    superuser.execute("GRANT USAGE ON SCHEMA dbos TO effect_broker_api")
+    superuser.execute("UPDATE effect_broker.database_identity SET halted_at = now()")
+    superuser.execute("INSERT INTO effect_broker.workers (executor_id, ttl_seconds)"
+                      " VALUES ('local', 60)")  # fmt: skip
+    levels = doctor()
+    for check in ("row_security", "api_and_engine", "restored", "executor_ids"):
+        assert levels[check] == "fail", check
+    assert levels["workers"] == "ok"
+
+
+def test_a_default_that_does_not_wait_for_the_disk_is_found(
+    doctor: Any, database: Database, superuser: Connection[TupleRow]
+) -> None:
+    superuser.execute(
+        sql.SQL("ALTER DATABASE {} SET synchronous_commit = off").format(
+            sql.Identifier(database.name)
+        )
+    )
+    levels = doctor()
+    assert levels["synchronous_commit"] == "fail"
+    # Our own sessions set it themselves.
+    assert levels["session_api"] == "ok"
+
+
+def test_a_missing_engine_is_found(doctor: Any, superuser: Connection[TupleRow]) -> None:
+    superuser.execute("DROP SCHEMA dbos CASCADE")
+    assert doctor()["engine"] == "fail"
+
+
+def test_effects_that_wait_for_a_person_or_for_nobody_are_counted(
+    broker: Cli, doctor: Any, database: Database, superuser: Connection[TupleRow], tmp_path: Path
+) -> None:
+    made = broker("tenants", "create", "acme", "--json").json
+    for name in ("idempotent", "unsafe"):
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(catalog_texts()[f"demo-charge-{name}"])
+        broker("contracts", "apply", path)
+    arguments = ("--arguments", '{"order": "1", "amount": 1, "currency": "eur"}', "--json")
+    broker("effects", "submit", "--tool", "demo.charge", "--key", "step-3", *arguments)
+    parked = broker("effects", "submit", "--tool", "demo.charge_once", "--key", "o1", *arguments)
+    Sender(database, made["tenant_id"]).show(parked.json["effect_id"], Outcome.AMBIGUOUS)
+    levels = doctor()
+    assert levels["overdue"] == "ok"
+    assert levels["parked"] == "warn"
+    assert levels["workers"] == "fail"
+    assert levels["contracts"] == "ok"
+    assert levels["key_scope"] == "warn"
+    superuser.execute(
+        "UPDATE effect_broker.effect_intents SET next_action_at = now() - interval '5 minutes'"
+        " WHERE next_action_at IS NOT NULL"
+    )
+    assert doctor()["overdue"] == "fail"
+    superuser.execute("UPDATE effect_broker.tenants SET hmac_key_id = 'gone'")
+    assert doctor()["key_ring"] == "fail"
+
+
+def test_doctor_without_anything_still_says_what_to_do(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = cli("doctor", "--json")
+    assert ended.code == 1
+    assert _levels(ended) == {"settings": "ok", "database": "fail", "key_ring": "fail"}
+    monkeypatch.setenv("EFFECT_BROKER_DATABASE_URL", "postgresql://u:secret-word@127.0.0.1:1/x")
+    ended = cli("doctor", "--json")
+    assert _levels(ended)["database_worker"] == "fail"
+    assert "secret-word" not in ended.out + ended.err
+    monkeypatch.setenv("EFFECT_BROKER_DATABASE_URL", "nonsense-secret-word")
+    ended = cli("doctor", "--json")
+    assert _levels(ended) == {"settings": "fail"}
+    assert "secret-word" not in ended.out + ended.err
+
+
+def test_one_superuser_for_everything_fails_in_production_only(
+    cli: Cli, ring: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EFFECT_BROKER_DATABASE_URL", database.superuser_url)
+    assert _levels(cli("doctor", "--json"))["role_api"] == "warn"
+    monkeypatch.setenv("EFFECT_BROKER_ENV", "production")
+    levels = _levels(cli("doctor", "--json"))
+    assert levels["role_api"] == "fail"
+    assert levels["key_ring"] == "fail"  # a development ring
+
+
+def test_a_real_process_ends_with_1_where_something_fails(tmp_path: Path) -> None:
+    ended = run_for_real(
+        {"EFFECT_BROKER_HOME": str(tmp_path / "none"), "PATH": "/usr/bin:/bin"}, "doctor", "--json"
+    )
+    assert ended.code == 1
+    assert not ended.json["healthy"]
+    assert ended.err == ""
+
+
+# A real pooler ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def _pgbouncer(directory: Path, database: Database, mode: str, extra: str = "") -> Iterator[str]:
+    """A pooler before the test's database; gives the superuser's URL through it."""
+    program = requires_tool("pgbouncer")
+    parts = urlsplit(database.superuser_url)
+    if parts.password:
+        pytest.skip("not for this platform: a server that asks for passwords")
+    host = parse_qs(parts.query).get("host", [parts.hostname or ""])[0]
+    port = parse_qs(parts.query).get("port", [str(parts.port or 5432)])[0]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        listen_port = probe.getsockname()[1]
+    directory.mkdir()
+    users = directory / "users.txt"
+    users.write_text('"postgres" ""\n"effect_broker_api" ""\n"effect_broker_worker" ""\n')
+    settings = directory / "pgbouncer.ini"
+    settings.write_text(
+        f"[databases]\n{database.name} = host={host} port={port} dbname={database.name}"
+        f" user=postgres\n"
+        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {listen_port}\n"
+        f"unix_socket_dir =\nauth_type = trust\nauth_file = {users}\npool_mode = {mode}\n"
+        f"default_pool_size = 5\nlogfile = {directory / 'log'}\n{extra}\n"
+    )
+    for path in (directory, *directory.iterdir()):
+        path.chmod(0o777 if path.is_dir() else 0o644)
+    # It refuses to run as root; whoever owns the server's socket can reach it.
+    owner = pwd.getpwuid(Path(host).stat().st_uid).pw_name if host.startswith("/") else "nobody"
+    as_root = ["-u", owner] if pwd.getpwuid(Path("/proc/self").stat().st_uid).pw_uid == 0 else []
+    process = subprocess.Popen(
+        [program, "-q", *as_root, settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", listen_port)) == 0:
+                    break
+            time.sleep(0.05)
+        yield f"postgresql://postgres@127.0.0.1:{listen_port}/{database.name}"
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@pytest.fixture
+def pooler_directory(server_home: Path) -> Path:
+    """A directory that other accounts can enter."""
+    return server_home
+
+
+async def test_a_pooler_in_transaction_mode_is_recognised(
+    database: Database, pooler_directory: Path
+) -> None:
+    with _pgbouncer(pooler_directory, database, "transaction") as url:
+        assert await shares_sessions(url)
+
+
+async def test_a_pooler_in_session_mode_is_no_harm(
+    database: Database, pooler_directory: Path
+) -> None:
+    with _pgbouncer(pooler_directory, database, "session") as url:
+        assert not await shares_sessions(url)
+
+
+async def test_the_server_itself_shares_no_session(database: Database) -> None:
+    assert not await shares_sessions(database.url_for(DatabaseRole.API))
+
+
+def test_a_command_through_a_pooler_that_drops_session_options_says_so(
+    cli: Cli,
+    ring: str,
+    database: Database,
+    pooler_directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with _pgbouncer(pooler_directory, database, "transaction") as url:
+        monkeypatch.setenv("EFFECT_BROKER_DATABASE_URL", url)
+        said = cli("tenants", "list").refused()
+        assert "transaction mode" in said
+        assert _levels(cli("doctor", "--json"))["database_api"] == "fail"
+
+
+def test_a_pooler_that_swallows_session_options_is_found_by_doctor(
+    cli: Cli,
+    ring: str,
+    database: Database,
+    pooler_directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    swallows = "ignore_startup_parameters = options,extra_float_digits"
+    with _pgbouncer(pooler_directory, database, "transaction", swallows) as url:
+        monkeypatch.setenv("EFFECT_BROKER_DATABASE_URL", url)
+        levels = _levels(cli("doctor", "--json"))
+        assert levels["pooler_api"] == "fail"
+        assert levels["session_worker"] == "fail"

@@ -1,0 +1,72 @@
+"""A worker that is stopped in mid-send and continued after its successor has settled the effect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from effect_broker.faultpoints import FaultAction, FaultPoint
+from effect_broker.proof.broker import wait_until
+from hosting.scenes import SAFETIES, Scene, go_on
+
+POINTS = (
+    FaultPoint.BEFORE_SOCKET_WRITE,
+    FaultPoint.AFTER_TARGET_ANSWER,
+    FaultPoint.BEFORE_OUTCOME_COMMIT,
+)
+SENT = {
+    # What the target has received when the successor is done, and in the end.
+    (FaultPoint.BEFORE_SOCKET_WRITE, "idempotent"): (1, 1),
+    (FaultPoint.BEFORE_SOCKET_WRITE, "reconcilable"): (1, 1),
+    # Never sent while in doubt; the zombie's word that it did not send is a proof.
+    (FaultPoint.BEFORE_SOCKET_WRITE, "unsafe"): (0, 1),
+    (FaultPoint.AFTER_TARGET_ANSWER, "idempotent"): (2, 2),
+    (FaultPoint.AFTER_TARGET_ANSWER, "reconcilable"): (1, 1),
+    (FaultPoint.AFTER_TARGET_ANSWER, "unsafe"): (1, 1),
+    (FaultPoint.BEFORE_OUTCOME_COMMIT, "idempotent"): (2, 2),
+    (FaultPoint.BEFORE_OUTCOME_COMMIT, "reconcilable"): (1, 1),
+    (FaultPoint.BEFORE_OUTCOME_COMMIT, "unsafe"): (1, 1),
+}
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_zombie_sends_nothing_and_changes_no_receipt(scene: Scene, point: FaultPoint) -> None:
+    scene.ensure_workers(len(SAFETIES) + 1)
+    broker = scene.broker
+    stopped: dict[str, tuple[str, int]] = {}
+    for safety in SAFETIES:
+        tool = scene.offer(f"{safety}_{point}", safety)
+        broker.arm(point, FaultAction.STOP)
+        effect_id = scene.submit(tool, safety)
+        stopped[safety] = (effect_id, scene.stopped_at(point))
+    settled = {}
+    for safety, (effect_id, _) in stopped.items():
+        effect = broker.settled(effect_id)
+        assert effect["state"] == ("outcome_unknown" if safety == "unsafe" else "succeeded")
+        assert scene.ledger(f"{safety}_{point}").arrivals == SENT[point, safety][0]
+        settled[safety] = (effect, broker.receipt(effect_id))
+
+    for _, pid in stopped.values():
+        go_on(pid)
+    for safety, (effect_id, _) in stopped.items():
+        effect, receipt = settled[safety]
+        first = wait_until(lambda e=effect_id: late_outcome(scene, e), "the zombie's late fact")  # type: ignore[misc]
+        never_sent = point is FaultPoint.BEFORE_SOCKET_WRITE
+        assert first["outcome"] == ("not_sent" if never_sent else "committed")
+        after = broker.settled(effect_id)
+        assert after["version"] > effect["version"]
+        ledger = scene.ledger(f"{safety}_{point}")
+        assert (ledger.arrivals, ledger.effects) == (SENT[point, safety][1], 1)
+        assert after["state"] == "succeeded"
+        if receipt is not None:
+            assert broker.receipt(effect_id) == receipt
+        assert [e["kind"] for e in scene.events(effect_id)].count("late_fact") == (
+            0 if safety == "unsafe" else 1
+        )
+
+
+def late_outcome(scene: Scene, effect_id: str) -> dict[str, Any] | None:
+    """The first attempt, once its sender has recorded what it saw over the presumption."""
+    first = scene.attempts(effect_id)[0]
+    return first if first["recorded_at"] is not None and first["lost_at"] is not None else None
