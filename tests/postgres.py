@@ -31,9 +31,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from effect_broker.postgres.embedded import EmbeddedPostgres
 from effect_broker.postgres.binaries import find_binaries
 from effect_broker.postgres.choice import SOURCES, Choice, PostgresNotFound, resolve_server
+from effect_broker.postgres.embedded import EmbeddedPostgres
 from tools import could_not_run
 
 URL_VARIABLE = "EFFECT_BROKER_TEST_DATABASE_URL"

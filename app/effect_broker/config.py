@@ -1,14 +1,14 @@
 """The settings of every process, from the environment; one name and one meaning each.
 
-    EFFECT_BROKER_DATABASE_URL          one URL for everything (development)
-    EFFECT_BROKER_API_DATABASE_URL      the API's own login
-    EFFECT_BROKER_WORKER_DATABASE_URL   the worker's own login
-    EFFECT_BROKER_MIGRATE_DATABASE_URL  the login that may run DDL
-    EFFECT_BROKER_ENV                   `development` (default) or `production`
-    EFFECT_BROKER_HOME                  state directory of embedded mode (default .effect-broker)
-    EFFECT_BROKER_KEY_RING[_FILE]       see effect_broker.keyring
-    EFFECT_BROKER_SECRET_PREFIX         `env:` references resolve below this prefix only
-    EFFECT_BROKER_SECRET_DIRECTORY      `file:` references resolve below this directory only
+EFFECT_BROKER_DATABASE_URL          one URL for everything (development)
+EFFECT_BROKER_API_DATABASE_URL      the API's own login
+EFFECT_BROKER_WORKER_DATABASE_URL   the worker's own login
+EFFECT_BROKER_MIGRATE_DATABASE_URL  the login that may run DDL
+EFFECT_BROKER_ENV                   `development` (default) or `production`
+EFFECT_BROKER_HOME                  state directory of embedded mode (default .effect-broker)
+EFFECT_BROKER_KEY_RING[_FILE]       see effect_broker.keyring
+EFFECT_BROKER_SECRET_PREFIX         `env:` references resolve below this prefix only
+EFFECT_BROKER_SECRET_DIRECTORY      `file:` references resolve below this directory only
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, NoReturn
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 from uuid import UUID
 
 from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer
@@ -38,7 +39,11 @@ _log = logging.getLogger(__name__)
 # server crash loses at most some of them and costs a repeated step, never a duplicate or a loss.
 # Its statements have no time limit, because DBOS does not retry a cancelled one (it would strand
 # the run); an idle transaction of a stopped process is ended before a successor is needed.
-_DBOS_SESSION: Final = "-c synchronous_commit=off -c statement_timeout=0 -c lock_timeout=0"
+# It acts as the worker's role whoever the URL logs in as.
+_DBOS_SESSION: Final = (
+    "-c synchronous_commit=off -c statement_timeout=0 -c lock_timeout=0 "
+    "-c role=effect_broker_worker"
+)
 _DBOS_IDLE_TRANSACTION_SECONDS: Final = 2
 _DBOS_POOL_SIZE: Final = 10
 
@@ -264,13 +269,20 @@ class Host:
 
     def _new_client(self) -> DBOSClient:
         return DBOSClient(
-            system_database_url=self._url,
+            system_database_url=_with_session(self._url),
             dbos_system_schema=hosting.DBOS_SCHEMA,
             serializer=DBOSPortableJSONSerializer(),
             application_name=hosting.APPLICATION_NAME,
             system_database_pool_size=1,
             retry_connection_errors=False,
         )
+
+
+def _with_session(url: str) -> str:
+    """Add the session's options to a URL, for the client, which takes no other way."""
+    parts = urlsplit(url)
+    query = [*parse_qsl(parts.query), ("options", _DBOS_SESSION)]
+    return urlunsplit(parts._replace(query=urlencode(query, quote_via=quote)))
 
 
 def _engine_options() -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from effect_broker.proof.broker import wait_until
@@ -25,7 +27,7 @@ def test_a_run_that_comes_early_ends_without_a_trace(scene: Scene) -> None:
     tool = scene.offer("early", retry={"retry_after_cap_seconds": 600})
     scene.broker.target.client.script('status(429, {}, {"retry-after": "600"})', kind="early")
     effect_id = scene.submit(tool, "early")
-    wait_until(lambda: ended(scene, effect_id, 1), "the run has ended with a long wait")
+    wait_until(partial(ended, scene, effect_id, 1), "the run has ended with a long wait")
     before = scene.intent(effect_id)
     assert before["state"] == "retryable"
     # The engine's clock is wrong, or it repeats itself: the same run once more, from its start.
@@ -35,7 +37,7 @@ def test_a_run_that_comes_early_ends_without_a_trace(scene: Scene) -> None:
         " started_at_epoch_ms = NULL WHERE workflow_uuid = %s",
         f"{effect_id}.1",
     )
-    wait_until(lambda: ended(scene, effect_id, 1), "the early run has ended")
+    wait_until(partial(ended, scene, effect_id, 1), "the early run has ended")
     assert scene.intent(effect_id) == before
     assert scene.run(effect_id, 2) is None
     assert scene.ledger("early").arrivals == 1
@@ -55,7 +57,7 @@ def test_runs_that_keep_failing_back_off_and_are_shown_to_a_person(scene: Scene)
     last = IDLE_GENERATIONS_MAX + 1
     for generation in range(1, last + 1):
         run = wait_until(
-            lambda g=generation: scene.run(effect_id, g),  # type: ignore[misc]
+            partial(scene.run, effect_id, generation),
             f"generation {generation}",
         )
         # Later generations wait for up to a minute. Time goes by inside the database.
@@ -66,7 +68,7 @@ def test_runs_that_keep_failing_back_off_and_are_shown_to_a_person(scene: Scene)
                 run["workflow_uuid"],
             )
         wait_until(
-            lambda g=generation: ended(scene, effect_id, g),  # type: ignore[misc]
+            partial(ended, scene, effect_id, generation),
             f"generation {generation} has ended",
         )
         scene.rows(

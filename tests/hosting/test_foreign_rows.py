@@ -37,14 +37,14 @@ def insert_run(scene: Scene, *, name: str, inputs: str, serialization: str, queu
     now = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
     scene.rows(
         "INSERT INTO dbos.workflow_input (workflow_uuid, inputs, retention_timestamp)"
-        f" VALUES (%s, %s, {now})",  # type: ignore[arg-type]
+        f" VALUES (%s, %s, {now})",
         run_id,
         inputs,
     )
     scene.rows(
         "INSERT INTO dbos.workflow_status (workflow_uuid, status, name, queue_name, priority,"
         " application_version, application_name, created_at, updated_at, serialization)"
-        f" VALUES (%s, 'ENQUEUED', %s, %s, 1, %s, %s, {now}, {now}, %s)",  # type: ignore[arg-type]
+        f" VALUES (%s, 'ENQUEUED', %s, %s, 1, %s, %s, {now}, {now}, %s)",
         run_id,
         name,
         queue,

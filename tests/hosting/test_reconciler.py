@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from effect_broker import hosting
 from effect_broker.proof.broker import wait_until
 from hosting.scenes import Row, Scene, all_once
@@ -21,7 +23,7 @@ def lose_run(scene: Scene, effect_id: str) -> None:
         "DELETE FROM dbos.workflow_status WHERE workflow_uuid LIKE %s",
         "DELETE FROM dbos.workflow_input WHERE workflow_uuid LIKE %s",
     ):
-        scene.rows(statement, f"{effect_id}.%")  # type: ignore[arg-type]
+        scene.rows(statement, f"{effect_id}.%")
 
 
 def test_a_reconciler_alone_starts_lost_runs_again_and_sends_nothing(scene: Scene) -> None:
@@ -36,10 +38,7 @@ def test_a_reconciler_alone_starts_lost_runs_again_and_sends_nothing(scene: Scen
         f"{stranded}.1",
     )
     for effect_id in (lost, stranded):
-        run = wait_until(
-            lambda e=effect_id: queued(scene, e, 2),  # type: ignore[misc]
-            "the second generation",
-        )
+        run = wait_until(partial(queued, scene, effect_id, 2), "the second generation")
         assert (run["name"], run["queue_name"]) == (hosting.WORKFLOW_NAME, hosting.QUEUE_NAME)
         assert run["application_name"] == hosting.APPLICATION_NAME
         assert run["application_version"] == hosting.APPLICATION_VERSION

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import Any
 
 import pytest
 from psycopg import Connection, sql
@@ -57,7 +58,9 @@ def told(scene: Scene) -> dict[str, str]:
     """The effects of all kinds, by kind: answered, refused, probed, lost, taken over."""
     client = scene.broker.target.client
     for kind, (safety, plan) in KINDS.items():
-        settings = {"settlement_bound_seconds": 1.0} if safety == "reconcilable" else {}
+        settings: dict[str, Any] = {}
+        if safety == "reconcilable":
+            settings["settlement_bound_seconds"] = 1.0
         client.set_mode(kind, MODES[safety])
         document = tuned(f"demo-charge-{safety}", scene.broker.target.url, kind, **settings)
         scene.broker.apply(with_secret(document))
@@ -65,7 +68,7 @@ def told(scene: Scene) -> dict[str, str]:
     scene.start_workers(2)
     # One of them is killed over the first effect, so that recovery is part of this.
     scene.broker.arm(FaultPoint.AFTER_TARGET_ANSWER)
-    effect_ids = {kind: submitted(scene, kind) for kind in ("told",)}
+    effect_ids = {"told": submitted(scene, "told")}
     scene.broker.wait_fired(FaultPoint.AFTER_TARGET_ANSWER)
     effect_ids |= {kind: submitted(scene, kind) for kind in KINDS if kind != "told"}
     # A step that fails on the inside: the stored request cannot be opened.

@@ -89,3 +89,20 @@ def test_the_successor_is_another_executor(
     executors = [attempt["executor_id"] for attempt in case.attempts]
     lost = point in {FaultPoint.AFTER_ATTEMPT_COMMIT, FaultPoint.AFTER_TARGET_ANSWER}
     assert len(executors) == len(set(executors)) == (2 if lost else 1)
+
+
+def test_the_runs_of_dead_executors_are_handed_back(
+    scene: Scene, killed: dict[FaultPoint, Killed]
+) -> None:
+    scene.wait_for(
+        "no run is pending on a dead executor",
+        "SELECT count(*) = 0 FROM dbos.workflow_status AS w"
+        " JOIN effect_broker.workers AS k USING (executor_id) WHERE w.status = 'PENDING'"
+        " AND k.beat_at < clock_timestamp() - make_interval(secs => k.ttl_seconds)",
+    )
+    for case in killed.values():
+        scene.wait_for(
+            "the run was claimed again and has ended",
+            "SELECT status = 'SUCCESS' FROM dbos.workflow_status WHERE workflow_uuid = %s",
+            f"{case.effect['effect_id']}.1",
+        )

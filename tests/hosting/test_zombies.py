@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -51,7 +52,7 @@ def test_a_zombie_sends_nothing_and_changes_no_receipt(scene: Scene, point: Faul
         go_on(pid)
     for safety, (effect_id, _) in stopped.items():
         effect, receipt = settled[safety]
-        first = wait_until(lambda e=effect_id: late_outcome(scene, e), "the zombie's late fact")  # type: ignore[misc]
+        first = wait_until(partial(late_outcome, scene, effect_id), "the zombie's late fact")
         never_sent = point is FaultPoint.BEFORE_SOCKET_WRITE
         assert first["outcome"] == ("not_sent" if never_sent else "committed")
         after = broker.settled(effect_id)

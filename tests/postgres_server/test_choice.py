@@ -11,8 +11,6 @@ import pytest
 from testcontainers.core.config import ConnectionMode, testcontainers_config
 
 from effect_broker.postgres import binaries as postgres_binaries
-from effect_broker.postgres.container import ContainerPostgres
-from effect_broker.postgres.embedded import EmbeddedPostgres
 from effect_broker.postgres.binaries import Binaries, examine, find_binaries
 from effect_broker.postgres.choice import (
     GivenServer,
@@ -20,6 +18,8 @@ from effect_broker.postgres.choice import (
     resolve_server,
     state_directory,
 )
+from effect_broker.postgres.container import ContainerPostgres
+from effect_broker.postgres.embedded import EmbeddedPostgres
 from postgres import RunningServer, choose_test_server
 from postgres_server.docker_engine import DockerEngine
 from tools import could_not_run

@@ -21,9 +21,9 @@ import pytest
 import sqlalchemy
 
 from effect_broker.postgres import embedded
+from effect_broker.postgres.binaries import find_binaries
 from effect_broker.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from effect_broker.postgres.locks import Countdown, FileLock
-from effect_broker.postgres.binaries import find_binaries
 from postgres_server.launcher_user import LauncherUser
 from tools import NOT_FOR_THIS_PLATFORM, could_not_run
 
@@ -214,7 +214,8 @@ def test_half_an_initdb_is_not_adopted_and_its_orphan_is_waited_for(server_home:
     slow = server_home.parent / "slow"
     _wrap_initdb(found.directory, slow, server_home.parent / "reached")
     script = (
-        "import sys; from pathlib import Path; from effect_broker.postgres.embedded import EmbeddedPostgres;"
+        "import sys; from pathlib import Path;"
+        "from effect_broker.postgres.embedded import EmbeddedPostgres;"
         "EmbeddedPostgres(Path(sys.argv[1]), Path(sys.argv[2])).start()"
     )
     user = subprocess.Popen([sys.executable, "-c", script, str(server_home), str(slow)])

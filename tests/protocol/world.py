@@ -6,22 +6,24 @@ the real ones. Time moves when a part sleeps or when a test says so, never by it
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from effect_adapters.base import Answer, DispatchCall, Finding, ProbeCall
-from effect_adapters.simulated import LedgerTarget, SimulatedAdapter
+from effect_adapters.simulated import LedgerEntry, LedgerTarget, SimulatedAdapter
 from effect_broker import repair
 from effect_broker.intake import EffectRequest, Intake, Tenant
 from effect_broker.keyring import AesVault, KeyRing, new_key_ring, parse_key_ring
 from effect_broker.proof.memory_store import MemoryStore
-from effect_broker.protocol import steps
+from effect_broker.protocol import changes, steps
 from effect_broker.protocol.conclusion import View
 from effect_broker.protocol.ports import (
     Change,
@@ -37,6 +39,7 @@ from effect_broker.protocol.ports import (
     StoreUnavailable,
 )
 from effect_broker.protocol.run import StepResult, drive
+from effect_broker.protocol.submission import Submission, Submitted
 from effect_contracts.canonical import JsonValue
 from effect_contracts.document import ContractDocument
 from effect_contracts.facts import EvidenceSource, Outcome, Verdict
@@ -147,13 +150,15 @@ class TroubledStore:
 
     Attributes:
         troubles: used up by the next changes and mutations, one by one.
-        before: called before each change, while no lock is held: here others get in between.
+        before, after: called once, before the next change begins or after it has been committed,
+            while no lock is held: here others get in between.
     """
 
     def __init__(self, inner: EffectStore) -> None:
         self.inner = inner
         self.troubles: deque[Trouble] = deque()
         self.before: Callable[[], Awaitable[None]] | None = None
+        self.after: Callable[[], Awaitable[None]] | None = None
         self.changes = 0
 
     async def load(self, tenant_id: UUID, effect_id: UUID) -> Snapshot:
@@ -167,6 +172,9 @@ class TroubledStore:
             await self.inner.change(tenant_id, effect_id, lambda s: Change(plan(s).result))
         if trouble in {Trouble.NONE, Trouble.LOST_COMMITTED}:
             result = await self.inner.change(tenant_id, effect_id, plan)
+            if (after := self.after) is not None:
+                self.after = None
+                await after()
             if trouble is Trouble.NONE:
                 return result
         raise _RAISED[trouble]("scripted")
@@ -283,9 +291,7 @@ class SeenCalls:
         """See `StepCalls`."""
         return await self._step(
             "reserve",
-            lambda: steps.reserve(
-                self._ports, TENANT.tenant_id, self._effect_id, self._generation
-            ),
+            lambda: steps.reserve(self._ports, TENANT.tenant_id, self._effect_id, self._generation),
         )
 
     async def dispatch(self, version: int, ordinal: int) -> StepResult:
@@ -352,6 +358,68 @@ class World:
         self.reached.append(name)
         if (act := self.on_reach.pop(name, None)) is not None:
             act()
+
+    # What a test does to the world ---------------------------------------------------------------
+
+    def let_pass(self, seconds: float) -> None:
+        """Let the time pass."""
+        self.clock.seconds += seconds
+
+    def break_wire(self) -> None:
+        """Spoil the stored request: its key is gone, or a disk has lied."""
+        self._put("wire", Sealed("hmac", b"\0" * 64))
+
+    def replace_wire(self, wire: bytes) -> None:
+        """Put another request in its place, well sealed."""
+        self._put("wire", self.vault.seal(TENANT.tenant_id, self.effect_id, "wire", wire))
+
+    def erase(self, kind: str) -> None:
+        """Erase ciphertext, as retention does."""
+        del self.memory.payloads_of(self.effect_id)[kind, ""]
+
+    def _put(self, kind: str, sealed: Sealed) -> None:
+        self.memory.payloads_of(self.effect_id)[kind, ""] = sealed
+
+    async def submit_unrendered(self, key: str = "unrendered") -> None:
+        """Submit as a caller's own transaction does: without a wire request."""
+        taken: list[Submission] = []
+
+        class Taking(MemoryStore):
+            async def submit(self, submission: Submission) -> Submitted:
+                taken.append(submission)
+                raise StoreUnavailable
+
+        store = Taking(self.clock.now)
+        store.apply_contract(self.document)
+        intake = Intake(
+            store, {"simulated": SimulatedAdapter({})}, RING, self.vault, self._reach
+        )
+        with suppress(StoreUnavailable):
+            await intake.submit(TENANT, EffectRequest(key, self.document.tool, ARGUMENTS))
+        bare = replace(taken[0], wire=None, wire_digest=None)
+        self.effect_id = (await self.memory.submit(bare)).intent.effect_id
+
+    async def record_again(self, attempt_id: UUID, outcome: Outcome) -> View:
+        """Run transaction 2 of an attempt once more, with another answer."""
+
+        def planned(snapshot: Snapshot) -> Change[View]:
+            return changes.record_outcome(
+                snapshot,
+                attempt_id=attempt_id,
+                answer=Answer(outcome, "again"),
+                result=None,
+                result_digest=None,
+                operation=None,
+                receipt_id=uuid4(),
+                executor_id="worker-1",
+            )
+
+        return await self.memory.change(TENANT.tenant_id, self.effect_id, planned)
+
+    def entry(self) -> LedgerEntry:
+        """The effect as the target holds it."""
+        key = self.snapshot.intent.downstream_key
+        return LedgerEntry("sim_1", key, dict(ARGUMENTS))
 
     # What a caller and an engine do ---------------------------------------------------------------
 
@@ -456,13 +524,27 @@ class World:
     def receipt(self) -> dict[str, Any] | None:
         """The content of the receipt."""
         receipt = self.memory.receipt(self.effect_id)
-        return json.loads(receipt.content) if receipt else None
+        content: dict[str, Any] | None = json.loads(receipt.content) if receipt else None
+        return content
+
+    def result(self, ref: str | None) -> dict[str, Any]:
+        """What a receipt's reference leads to."""
+        assert ref is not None
+        return json.loads(self._result(ref))  # type: ignore[no-any-return]
+
+    def digest_of(self, ref: str | None) -> str:
+        """The digest of what a receipt's reference leads to."""
+        assert ref is not None
+        return hashlib.sha256(self._result(ref)).hexdigest()
+
+    def _result(self, ref: str) -> bytes:
+        sealed = self.memory.payloads_of(self.effect_id)["result", ref]
+        return self.vault.unseal(TENANT.tenant_id, self.effect_id, "result", sealed)
 
     async def evidence(
         self, verdict: Verdict, *ids: str, source: EvidenceSource = EvidenceSource.OPERATOR
     ) -> View:
         """Somebody else has learned something now."""
-        from effect_broker.protocol import changes
 
         def planned(snapshot: Snapshot) -> Change[View]:
             return changes.add_evidence(

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, Protocol, assert_never, get_args
 
+from effect_broker.postgres.binaries import BinarySource, find_binaries
 from effect_broker.postgres.container import ContainerPostgres, why_no_engine
 from effect_broker.postgres.embedded import EmbeddedPostgres
-from effect_broker.postgres.binaries import BinarySource, find_binaries
 
 ServerSource = Literal["url", "wheel", "local", "container"]
 SOURCES: tuple[ServerSource, ...] = get_args(ServerSource)

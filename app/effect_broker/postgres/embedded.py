@@ -33,9 +33,9 @@ from types import MappingProxyType, TracebackType
 from typing import Literal, Self
 from urllib.parse import quote
 
-from effect_broker.postgres.locks import Countdown, FileLock
-from effect_broker.postgres.binaries import Binaries, BinarySearch, examine, find_binaries
 from effect_broker.postgres.account import Account, account_for
+from effect_broker.postgres.binaries import Binaries, BinarySearch, examine, find_binaries
+from effect_broker.postgres.locks import Countdown, FileLock
 from effect_broker.postgres.socket import PORT, make_private_directory, socket_directory
 
 __all__ = ["EmbeddedPostgres", "EmbeddedPostgresError", "find_binaries"]

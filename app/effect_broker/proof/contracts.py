@@ -40,7 +40,11 @@ def tuned(
         ContractInvalid: the result breaks a rule.
     """
     document = json.loads(catalog_documents()[name].canonical())
-    document |= {"name": f"proof-{kind.replace('_', '-')}", "version": version, "tool": f"proof.{kind}"}
+    document |= {
+        "name": f"proof-{kind.replace('_', '-')}",
+        "version": version,
+        "tool": f"proof.{kind}",
+    }
     document |= {**QUICK, **members}
     document["retry"] |= {**QUICK_RETRY, **(retry or {})}
     adapter = document["adapter"]

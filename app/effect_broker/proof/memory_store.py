@@ -2,14 +2,13 @@
 
 It implements the port of `effect_broker.protocol.ports` and passes the same conformance suite as
 Postgres. Its clock is given, so that a simulation owns time. A transaction is one critical
-section: between the lock and the commit nothing else runs, except where the injected `pause` lets
-the scheduler of a simulation interleave.
+section of the effect: a change that meets another one under way waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeVar, assert_never
@@ -56,6 +55,9 @@ from effect_contracts.facts import (
 )
 
 T = TypeVar("T")
+
+# Writes that add a fact: a generation in which one happens has got somewhere.
+_FACTS = (StartAttempt, LoseAttempt, RecordOutcome, AddEvidence, FenceMutation, AddReceipt)
 
 
 @dataclass
@@ -176,14 +178,15 @@ class MemoryStore:
         """See `EffectStore.mutate`."""
         row = self._row(tenant_id, effect_id)
         async with row.lock:
-            if row.mutations.get(mutation.ordinal) == "fence":
-                answer = Answer(Outcome.NOT_SENT, "fenced", bytes_may_have_left=False)
-            else:
-                answer = await mutation.run(None)
-                if answer.outcome is Outcome.COMMITTED:
-                    row.mutations[mutation.ordinal] = "mutation"
+            standing = self._snapshot(row).mutation_ordinal
+            free = standing is None and mutation.ordinal not in row.mutations
+            answer = await mutation.run(None) if free else _unrun(standing, mutation.ordinal)
+            committed = free and answer.outcome is Outcome.COMMITTED
             change = plan(self._snapshot(row), answer)
-            self._apply(row, change.writes)
+            # As a transaction: without a write of the plan's nothing stays, nor does the key.
+            if change.writes:
+                key = {mutation.ordinal: "mutation"} if committed else {}
+                self._apply(row, change.writes, key)
             return change.result
 
     async def payload(
@@ -210,6 +213,18 @@ class MemoryStore:
         """Return an effect's events."""
         return tuple(self._rows[effect_id].events)
 
+    def snapshot(self, effect_id: UUID) -> Snapshot:
+        """Return an effect as it stands."""
+        return self._snapshot(self._rows[effect_id])
+
+    def payloads_of(self, effect_id: UUID) -> dict[tuple[str, str], Sealed]:
+        """Return an effect's ciphertext by kind and ref; a proof may spoil it."""
+        return self._rows[effect_id].payloads
+
+    def fences(self, effect_id: UUID) -> tuple[int, ...]:
+        """Return the ordinals on whose mutation a fence stands."""
+        return tuple(o for o, kind in self._rows[effect_id].mutations.items() if kind == "fence")
+
     def parked(self, effect_id: UUID) -> bool:
         """Return whether an effect waits for a person."""
         return self._rows[effect_id].parked
@@ -230,10 +245,13 @@ class MemoryStore:
             e.fact
             for e in row.evidence
             if e.fact.source is EvidenceSource.PROBE
-            and (latest is None or e.fact.began_at > latest)
+            and latest is not None
+            and e.fact.began_at > latest
         ]
         decisive = tuple(e for e in row.evidence if e.fact.verdict is not Verdict.UNKNOWN)
-        operations = [s for (kind, _), s in row.payloads.items() if kind == "operation"]
+        operations = [
+            row.payloads["operation", str(a.attempt_id)] for a in row.attempts if a.fact.operation
+        ]
         holds = set(self.holds)
         if (intent.tenant_id, intent.contract_name, intent.contract_version) in self.frozen:
             holds.add(Hold.FROZEN)
@@ -259,14 +277,21 @@ class MemoryStore:
             mutation_ordinal=mutated[0] if mutated else None,
         )
 
-    def _apply(self, row: _Row, writes: tuple[Write, ...]) -> None:
+    def _apply(
+        self, row: _Row, writes: tuple[Write, ...], mutated: Mapping[int, str] | None = None
+    ) -> None:
+        """Apply all writes or, if one of them is refused, none."""
         copy = replace(row)
         copy.attempts, copy.evidence = list(row.attempts), list(row.evidence)
         copy.payloads, copy.events = dict(row.payloads), list(row.events)
-        copy.mutations = dict(row.mutations)
+        copy.mutations = {**row.mutations, **(mutated or {})}
         started: list[int] = []
         for write in writes:
             self._apply_one(copy, write, started)
+        _check(copy)
+        if any(isinstance(write, FreezeContract) for write in writes):
+            intent = row.intent
+            self.frozen.add((intent.tenant_id, intent.contract_name, intent.contract_version))
         for name in ("intent", "attempts", "evidence", "payloads", "events", "mutations"):
             setattr(row, name, getattr(copy, name))
         row.receipt, row.parked = copy.receipt, copy.parked
@@ -274,6 +299,8 @@ class MemoryStore:
             self._enqueue(row.intent.tenant_id, row.intent.effect_id, generation)
 
     def _apply_one(self, row: _Row, write: Write, started: list[int]) -> None:
+        if isinstance(write, _FACTS):
+            row.intent = replace(row.intent, progress_generation=row.intent.generation)
         match write:
             case StartAttempt():
                 self._start(row, write)
@@ -292,19 +319,19 @@ class MemoryStore:
                 _guard(row.intent.wire_digest is None)
                 row.intent = replace(row.intent, wire_digest=digest)
             case FenceMutation(ordinal=ordinal):
-                row.mutations.setdefault(ordinal, "fence")
+                _guard(row.mutations.setdefault(ordinal, "fence") == "fence")
             case AddReceipt():
                 _guard(row.receipt is None)
                 row.receipt = write
             case FreezeContract():
-                intent = row.intent
-                self.frozen.add((intent.tenant_id, intent.contract_name, intent.contract_version))
+                pass  # not of this row; done when all else stands
             case Requeue():
                 _guard(row.intent.generation == write.expected_generation)
                 generation = row.intent.generation + 1
                 row.intent = replace(
                     row.intent, generation=generation, next_action_at=write.next_action_at
                 )
+                row.parked = False
                 started.append(generation)
             case Advance():
                 self._advance(row, write)
@@ -312,7 +339,7 @@ class MemoryStore:
                 assert_never(never)
 
     def _start(self, row: _Row, write: StartAttempt) -> None:
-        _guard(all(a.fact.ordinal != write.ordinal for a in row.attempts))
+        _guard(write.ordinal == len(row.attempts) + 1 and row.intent.state not in FINAL_STATES)
         _guard(all(a.fact.outcome is not None for a in row.attempts))  # one open attempt at most
         fact = Attempt(write.ordinal, write.started_at, write.deadline_at)
         row.attempts.append(AttemptRow(fact, write.attempt_id, write.executor_id))
@@ -328,6 +355,7 @@ class MemoryStore:
         index = next(i for i, a in enumerate(row.attempts) if a.attempt_id == write.attempt_id)
         known = row.attempts[index]
         _guard(known.fact.outcome in {None, Outcome.PRESUMED_AMBIGUOUS})
+        _guard(write.outcome is not Outcome.NOT_SENT or not write.bytes_may_have_left)
         fact = replace(
             known.fact,
             outcome=write.outcome,
@@ -340,9 +368,6 @@ class MemoryStore:
         row.attempts[index] = replace(known, fact=fact, result_digest=write.result_digest)
 
     def _advance(self, row: _Row, write: Advance) -> None:
-        final = write.state in FINAL_STATES
-        _guard(final == (write.next_action_at is None and not write.parked))
-        _guard(not final or row.receipt is not None)
         row.parked = write.parked
         row.intent = replace(
             row.intent,
@@ -350,7 +375,6 @@ class MemoryStore:
             version=row.intent.version + 1,
             reason=write.reason,
             next_action_at=write.next_action_at,
-            progress_generation=row.intent.generation,
             updated_at=self._now(),
         )
         row.events.append(MemoryEvent(row.intent.version, write, self._now()))
@@ -366,6 +390,27 @@ class MemoryStore:
 def _guard(holds: bool) -> None:
     if not holds:
         raise StaleWrite
+
+
+def _check(row: _Row) -> None:
+    """Refuse what the CHECKs of the schema refuse."""
+    intent = row.intent
+    final = intent.state in FINAL_STATES
+    _guard(final == (row.receipt is not None))
+    _guard(not final or (intent.next_action_at is None and not row.parked))
+    _guard(final or row.parked == (intent.next_action_at is None))
+    if intent.state in {EffectState.PREPARED, EffectState.CANCELLED}:
+        _guard(not row.attempts)
+    if intent.state is EffectState.DISPATCHING:
+        _guard(bool(row.attempts))
+
+
+def _unrun(standing: int | None, ordinal: int) -> Answer:
+    """The answer of a mutation that did not run, since its key could not be inserted."""
+    if standing == ordinal:
+        return Answer(Outcome.COMMITTED, "already_mutated")
+    code = "fenced" if standing is None else "already_mutated"
+    return Answer(Outcome.NOT_SENT, code, bytes_may_have_left=False)
 
 
 def _evidence_row(write: AddEvidence) -> EvidenceRow:

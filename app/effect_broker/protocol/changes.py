@@ -31,6 +31,7 @@ from effect_broker.protocol.conclusion import (
 from effect_broker.protocol.ports import (
     AddEvidence,
     Advance,
+    AttemptRow,
     BindTarget,
     BindWire,
     Change,
@@ -272,6 +273,24 @@ def begin_probe(
     return Change(ProbeStart(started, snapshot.now, through), (*losses(decision), advance))
 
 
+def open_operation(snapshot: Snapshot) -> AttemptRow | None:
+    """Return the attempt whose accepted operation is the next to be polled, if there is one.
+
+    An operation that has failed is not asked again: its old answer would be taken for that of a
+    later attempt. Nor is one that stood when a later attempt was granted, since nothing is
+    granted before an accepted operation is cleared.
+    """
+    failed = {e.covers_through for e in snapshot.facts.evidence if e.verdict is Verdict.REJECTED}
+    latest_start = max((a.fact.started_at for a in snapshot.attempts), default=snapshot.now)
+    for row in reversed(snapshot.attempts):
+        recorded_at = row.fact.recorded_at
+        if not row.fact.operation or row.fact.ordinal in failed or recorded_at is None:
+            continue
+        if recorded_at >= latest_start or row is snapshot.attempts[-1]:
+            return row
+    return None
+
+
 def add_evidence(
     snapshot: Snapshot,
     *,
@@ -324,15 +343,24 @@ def add_evidence(
 
 
 def settle_transaction(
-    snapshot: Snapshot, *, evidence_id: UUID, receipt_id: UUID, actor: str
+    snapshot: Snapshot,
+    *,
+    identity: str,
+    expected_version: int,
+    evidence_id: UUID,
+    receipt_id: UUID,
+    actor: str,
 ) -> Change[View]:
     """Settle a transactional effect by its mutation key: present, or fenced now.
 
-    The fence row stands on the key of every attempt so far, so that an older transaction that is
+    As every probe, it compares the version that was decided on: a peer may have granted another
+    attempt since, and a fence would take its key away while it is within its deadline. The fence row stands on the key of every attempt so far, so that an older transaction that is
     still open can no longer commit; only then is its absence a proof.
     """
-    if is_final(snapshot.intent.state) or not snapshot.attempts:
-        return Change(view(snapshot, "")[0])
+    seen, decision = view(snapshot, identity)
+    stale = snapshot.intent.version != expected_version
+    if decision is None or stale or decision.action is not Action.PROBE:
+        return Change(replace(seen, next=Next.RELOAD))
     through = snapshot.attempts[-1].fact.ordinal
     present = snapshot.mutation_ordinal is not None
     finding = Finding(

@@ -125,7 +125,12 @@ def with_attempt(snapshot: Snapshot, row: AttemptRow) -> Snapshot:
 
 def with_evidence(snapshot: Snapshot, row: EvidenceRow) -> Snapshot:
     facts = snapshot.facts
-    if row.fact.source is EvidenceSource.PROBE:
+    # As the next reader counts them: a look-up that began before the latest attempt says nothing
+    # about it, and must not move the schedule of those that will.
+    since_attempt = bool(snapshot.attempts) and (
+        row.fact.began_at > snapshot.attempts[-1].fact.started_at
+    )
+    if row.fact.source is EvidenceSource.PROBE and since_attempt:
         began_at = max(row.fact.began_at, facts.probe_began_at or row.fact.began_at)
         facts = replace(
             facts, probes_since_attempt=facts.probes_since_attempt + 1, probe_began_at=began_at
@@ -148,6 +153,7 @@ def add_fact(
     """Write a fact and what follows from it; `after` already contains the fact."""
     intent = after.intent
     if is_final(intent.state):
+        contradicts, freezes = _after_the_end(after)
         late = Advance(
             event=LifeEvent.LATE_FACT,
             state=move(intent.state, LifeEvent.LATE_FACT),
@@ -156,22 +162,28 @@ def add_fact(
             parked=False,
             actor=actor,
             kind="late_fact",
-            metadata={**metadata, "contradicts": _contradicts(after)},
+            metadata={**metadata, "contradicts": contradicts},
         )
         end = View(Next.END, intent.version + 1, intent.state, intent.reason, after.now)
-        return Change(end, (*writes, late))
+        return Change(end, (*writes, *freezes, late))
     # The target of the facts is the one that was bound; a changed target is found by the run.
     decision = decide(after.facts, after.document.policy(), after.now)
     change = write_decision(after, after.facts, decision, receipt_id, actor, kind, metadata)
     return Change(change.result, (*writes, *change.writes))
 
 
-def _contradicts(after: Snapshot) -> bool:
-    """Whether the facts now say something else than the final state does."""
+def _after_the_end(after: Snapshot) -> tuple[bool, tuple[Write, ...]]:
+    """Whether the facts now say something else than the final state does, and what follows.
+
+    The receipt stands. But a target that has made two objects of one key breaks its contract,
+    and the effects that are still to come must not trust it either.
+    """
     facts = replace(after.facts, failed_by_operator=False)
     decision = decide(facts, after.document.policy(), after.now)
     commits = decision.event is LifeEvent.COMMIT_PROVED
-    return decision.freezes or commits != (after.intent.state is EffectState.SUCCEEDED)
+    differs = commits != (after.intent.state is EffectState.SUCCEEDED)
+    freezes = (FreezeContract(decision.reason),) if decision.freezes else ()
+    return decision.freezes or differs, freezes
 
 
 def write_decision(

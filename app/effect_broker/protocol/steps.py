@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import TypeVar, cast
@@ -40,11 +40,14 @@ from effect_broker.protocol.ports import (
     Sealed,
     Snapshot,
     StoreBusy,
+    StoreError,
     StoreUnavailable,
+    VaultError,
 )
 from effect_contracts.canonical import JsonValue, canonical_bytes, parse_strict
 from effect_contracts.errors import InvalidPayload
 from effect_contracts.facts import EvidenceSource, Outcome, SafetyClass, Verdict
+from effect_contracts.life import is_final
 
 T = TypeVar("T")
 
@@ -98,10 +101,11 @@ async def reserve(ports: Ports, tenant_id: UUID, effect_id: UUID, generation: in
         wait = _seconds_until(seen)
         if wait is None or wait > SHORT_WAIT_SECONDS:
             ports.reach(FaultPoint.AFTER_RESERVE)
-            return seen if wait is None else _ended(snapshot)
+            return seen if wait is None else replace(seen, next=Next.END)
         await ports.process.rest(wait)
         if not ports.process.may_dispatch():
-            return _ended(snapshot)  # draining: hand it back, the next action is stored
+            # Draining: hand it back, the next action is stored.
+            return replace(seen, next=Next.END)
 
 
 async def dispatch(
@@ -115,6 +119,16 @@ async def dispatch(
     """
     if not ports.process.may_dispatch():
         return _reload(await ports.store.load(tenant_id, effect_id), Next.END)
+    # From transaction 1 on: a commit of a task that is cancelled may stand, and an attempt that
+    # nobody sends is in doubt for no reason.
+    return await ports.process.complete(
+        lambda: _dispatched(ports, tenant_id, effect_id, version, ordinal)
+    )
+
+
+async def _dispatched(
+    ports: Ports, tenant_id: UUID, effect_id: UUID, version: int, ordinal: int
+) -> View:
     began = ports.clock.boot_seconds()  # before transaction 1: the budget never outlives it
     permission = await _granted(ports, tenant_id, effect_id, version, ordinal)
     if permission is None:
@@ -134,25 +148,30 @@ async def dispatch(
         reach=ports.reach,
     )
     if document.safety is SafetyClass.TRANSACTIONAL:
-        mutating = cast(TransactionalAdapter, adapter)
-        return await ports.process.complete(lambda: _mutated(ports, mutating, call))
-    sending = cast(Adapter, adapter)
-    return await ports.process.complete(lambda: _sent(ports, sending, call))
+        return await _mutated(ports, cast(TransactionalAdapter, adapter), call)
+    return await _sent(ports, cast(Adapter, adapter), call)
 
 
 async def probe(ports: Ports, tenant_id: UUID, effect_id: UUID, version: int) -> View:
     """Ask the target whether the effect exists, and store what it says.
 
     Raises:
-        StoreError: the observation could not be begun.
+        StoreError: the observation could not be begun, or its finding could not be stored.
+        VaultError: what the question is made of cannot be opened; nothing was asked.
     """
     snapshot = await ports.store.load(tenant_id, effect_id)
+    if snapshot.intent.version != version:
+        return _reload(snapshot, Next.RELOAD)
     document = snapshot.document
     adapter = ports.adapters[document.adapter.kind]
     ports.reach(FaultPoint.BEFORE_PROBE)
     if document.safety is SafetyClass.TRANSACTIONAL:
-        return await _settled_transaction(ports, tenant_id, effect_id)
+        return await _settled_transaction(ports, snapshot, adapter.identity(document))
     asking = cast(Adapter, adapter)
+    # Opened before the probe begins; the version, compared below, holds them together.
+    arguments = await _arguments(ports, tenant_id, effect_id)
+    polled = changes.open_operation(snapshot)
+    operation = None if polled is None else await _operation(ports, snapshot, polled.attempt_id)
     timeout = min(document.policy().attempt_deadline_seconds, PROBE_SECONDS_MAX)
     began = ports.clock.boot_seconds()
     start = await ports.store.change(
@@ -172,15 +191,18 @@ async def probe(ports: Ports, tenant_id: UUID, effect_id: UUID, version: int) ->
         effect_id=effect_id,
         tenant_id=tenant_id,
         downstream_key=snapshot.intent.downstream_key,
-        arguments=await _arguments(ports, tenant_id, effect_id),
+        arguments=arguments,
         document=document,
-        operation=_unsealed_operation(ports, snapshot),
+        operation=operation,
         budget=Budget(began + timeout, ports.clock.boot_seconds),
         reach=ports.reach,
     )
     finding = await asking.probe(call)
     ports.reach(FaultPoint.AFTER_PROBE_ANSWER)
-    return await _evidence_added(ports, call, finding, start.began_at, start.covers_through)
+    covers = start.covers_through
+    if polled is not None and finding.verdict is Verdict.REJECTED:
+        covers = polled.fact.ordinal  # the operation's failure speaks of its own attempt only
+    return await _evidence_added(ports, call, finding, start.began_at, covers)
 
 
 # Dispatch, in parts ----------------------------------------------------------------------------
@@ -242,6 +264,23 @@ async def _sent(ports: Ports, adapter: Adapter, call: DispatchCall) -> View:
     """Send, then run transaction 2 until it stands."""
     answer = await adapter.dispatch(call)
     ports.reach(FaultPoint.AFTER_TARGET_ANSWER)
+    return await _recorded(ports, call, answer)
+
+
+async def _recorded(ports: Ports, call: DispatchCall, answer: Answer) -> View:
+    """Run transaction 2 until it stands."""
+    planned = _outcome_plan(ports, call, answer)
+    seen = await _until_known(
+        ports, lambda: ports.store.change(call.tenant_id, call.effect_id, planned)
+    )
+    ports.reach(FaultPoint.AFTER_OUTCOME_COMMIT)
+    return seen
+
+
+def _outcome_plan(
+    ports: Ports, call: DispatchCall, answer: Answer
+) -> Callable[[Snapshot], Change[View]]:
+    """Return transaction 2 as a plan. It is sealed here, while no lock is held."""
     result, digest = _sealed_result(ports, call.tenant_id, call.effect_id, answer)
     operation = _sealed_operation(ports, call, answer)
     receipt_id = ports.new_id()
@@ -260,11 +299,7 @@ async def _sent(ports: Ports, adapter: Adapter, call: DispatchCall) -> View:
         ports.reach(FaultPoint.BEFORE_OUTCOME_COMMIT)
         return change
 
-    seen = await _until_known(
-        ports, lambda: ports.store.change(call.tenant_id, call.effect_id, planned)
-    )
-    ports.reach(FaultPoint.AFTER_OUTCOME_COMMIT)
-    return seen
+    return planned
 
 
 async def _mutated(ports: Ports, adapter: TransactionalAdapter, call: DispatchCall) -> View:
@@ -273,7 +308,6 @@ async def _mutated(ports: Ports, adapter: TransactionalAdapter, call: DispatchCa
     If its end is unknown, the attempt stays open: its deadline passes, and the mutation key
     tells. It is not run again here, since a second run would need a second permission.
     """
-    receipt_id = ports.new_id()
 
     async def run(connection: object) -> Answer:
         if call.budget.remaining_seconds() <= 0:
@@ -282,20 +316,11 @@ async def _mutated(ports: Ports, adapter: TransactionalAdapter, call: DispatchCa
         ports.reach(FaultPoint.INSIDE_MUTATION)
         return answer
 
-    def planned(snapshot: Snapshot, answer: Answer) -> Change[View]:
-        result, digest = _sealed_result(ports, call.tenant_id, call.effect_id, answer)
-        change = changes.record_outcome(
-            snapshot,
-            attempt_id=call.attempt_id,
-            answer=answer,
-            result=result,
-            result_digest=digest,
-            operation=None,
-            receipt_id=receipt_id,
-            executor_id=ports.process.executor_id,
-        )
-        ports.reach(FaultPoint.BEFORE_OUTCOME_COMMIT)
-        return change
+    def planned(snapshot: Snapshot, answer: Answer) -> Change[View | None]:
+        if answer.outcome is Outcome.COMMITTED and is_final(snapshot.intent.state):
+            return Change(None)  # no write, no commit: what the receipt says stays true
+        change = _outcome_plan(ports, call, answer)(snapshot)
+        return Change(change.result, change.writes)
 
     try:
         seen = await ports.store.mutate(
@@ -303,6 +328,9 @@ async def _mutated(ports: Ports, adapter: TransactionalAdapter, call: DispatchCa
         )
     except (CommitUnknown, StoreUnavailable, StoreBusy):
         return await _until_known(ports, lambda: _found(ports, call))
+    if seen is None:
+        undone = Answer(Outcome.NOT_SENT, "effect_final", bytes_may_have_left=False)
+        return await _recorded(ports, call, undone)
     ports.reach(FaultPoint.AFTER_OUTCOME_COMMIT)
     return seen
 
@@ -314,13 +342,16 @@ async def _found(ports: Ports, call: DispatchCall) -> View:
 # Probe, in parts --------------------------------------------------------------------------------
 
 
-async def _settled_transaction(ports: Ports, tenant_id: UUID, effect_id: UUID) -> View:
+async def _settled_transaction(ports: Ports, snapshot: Snapshot, identity: str) -> View:
+    intent = snapshot.intent
     try:
         return await ports.store.change(
-            tenant_id,
-            effect_id,
+            intent.tenant_id,
+            intent.effect_id,
             partial(
                 changes.settle_transaction,
+                identity=identity,
+                expected_version=intent.version,
                 evidence_id=ports.new_id(),
                 receipt_id=ports.new_id(),
                 actor=_actor(ports),
@@ -329,7 +360,7 @@ async def _settled_transaction(ports: Ports, tenant_id: UUID, effect_id: UUID) -
     except StoreBusy:
         # The mutation's transaction may still be open and holds the key. Its session is ended by
         # idle_in_transaction_session_timeout; the next run asks again.
-        return _reload(await ports.store.load(tenant_id, effect_id), Next.END)
+        return _ended(await ports.store.load(intent.tenant_id, intent.effect_id))
 
 
 async def _evidence_added(
@@ -375,7 +406,8 @@ async def _until_known(ports: Ports, work: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             return await work()
-        except (StoreUnavailable, StoreBusy, CommitUnknown):
+        except StoreError:
+            # Whatever it says: nobody else knows what this process has to write.
             await ports.clock.sleep(wait)
             wait = min(wait * 2, _RETRY_CAP_SECONDS)
 
@@ -385,6 +417,8 @@ async def _bind_wire(
 ) -> None:
     """Render and store the request of an effect that was submitted without one."""
     intent = snapshot.intent
+    if intent.wire_digest is not None:
+        raise VaultError("the stored request has been erased")
     arguments = await _arguments(ports, intent.tenant_id, intent.effect_id)
     wire = adapter.render(snapshot.document, arguments, intent.downstream_key)
     sealed = ports.vault.seal(intent.tenant_id, intent.effect_id, "wire", wire)
@@ -398,7 +432,8 @@ async def _bind_wire(
 async def _arguments(ports: Ports, tenant_id: UUID, effect_id: UUID) -> JsonValue:
     sealed = await ports.store.payload(tenant_id, effect_id, "arguments")
     if sealed is None:
-        return None
+        # Not None, as which they would be compared with what the target holds.
+        raise VaultError("the arguments have been erased")
     return parse_strict(ports.vault.unseal(tenant_id, effect_id, "arguments", sealed))
 
 
@@ -406,16 +441,19 @@ def _unsealed_wire(ports: Ports, snapshot: Snapshot) -> bytes:
     intent = snapshot.intent
     assert snapshot.wire is not None, "a permission is granted only for a stored request"
     wire = ports.vault.unseal(intent.tenant_id, intent.effect_id, "wire", snapshot.wire)
-    assert hashlib.sha256(wire).digest() == intent.wire_digest, "the stored request has changed"
+    if hashlib.sha256(wire).digest() != intent.wire_digest:
+        raise VaultError("the stored request is not the one that was bound")
     return wire
 
 
-def _unsealed_operation(ports: Ports, snapshot: Snapshot) -> str | None:
-    if snapshot.operation is None:
-        return None
+async def _operation(ports: Ports, snapshot: Snapshot, attempt_id: UUID) -> str:
     intent = snapshot.intent
-    plain = ports.vault.unseal(intent.tenant_id, intent.effect_id, "operation", snapshot.operation)
-    return plain.decode()
+    sealed = await ports.store.payload(
+        intent.tenant_id, intent.effect_id, "operation", str(attempt_id)
+    )
+    if sealed is None:
+        raise VaultError("the reference of an accepted operation has been erased")
+    return ports.vault.unseal(intent.tenant_id, intent.effect_id, "operation", sealed).decode()
 
 
 def _sealed_result(
