@@ -19,7 +19,14 @@ from uuid import UUID
 from effect_adapters.base import Adapter, RenderError, TransactionalAdapter
 from effect_broker.faultpoints import FaultPoint
 from effect_broker.keyring import KeyRing
-from effect_broker.protocol.ports import EffectMissing, Intent, Sealed, Vault
+from effect_broker.protocol.ports import (
+    ContractMoved,
+    EffectMissing,
+    Intent,
+    Sealed,
+    StoreBusy,
+    Vault,
+)
 from effect_broker.protocol.submission import Submission, Submitted
 from effect_contracts import keys
 from effect_contracts.canonical import (
@@ -39,6 +46,10 @@ from effect_contracts.errors import (
     PayloadReason,
     UnknownTool,
 )
+
+
+# How often a submit starts again because the contract has just been replaced.
+_CONTRACT_READS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +85,16 @@ class IntakeStore(Protocol):
     async def active_contract(self, tool: str) -> ContractDocument | None:
         """Return the active contract of a tool (it may be a second old), None without one."""
 
+    def forget_contract(self, tool: str) -> None:
+        """Read the active contract of a tool anew the next time."""
+
     async def submit(self, submission: Submission) -> Submitted:
         """Store the intent, its payloads, its first event and its run in one commit, or return
-        the intent that holds the key."""
+        the intent that holds the key.
+
+        Raises:
+            ContractMoved: the contract is no longer the active one of its tool.
+        """
 
     async def intent(self, tenant_id: UUID, effect_id: UUID) -> Intent:
         """Return an intent of this tenant.
@@ -119,12 +137,19 @@ class Intake:
         keys.check_operation_key(request.operation_key)
         arguments = check_value(dict(request.arguments))
         effect_id = keys.effect_id(tenant.tenant_id, request.operation_key)
-        try:
-            submission = await self._prepared(tenant, request, arguments, effect_id)
-        except EffectError as refusal:
-            return await self._standing(tenant, effect_id, request.tool, arguments, refusal)
-        self._reach(FaultPoint.BEFORE_SUBMIT_COMMIT)
-        submitted = await self._store.submit(submission)
+        for _ in range(_CONTRACT_READS_MAX):
+            try:
+                submission = await self._prepared(tenant, request, arguments, effect_id)
+            except EffectError as refusal:
+                return await self._standing(tenant, effect_id, request.tool, arguments, refusal)
+            self._reach(FaultPoint.BEFORE_SUBMIT_COMMIT)
+            try:
+                submitted = await self._store.submit(submission)
+                break
+            except ContractMoved:
+                self._store.forget_contract(request.tool)
+        else:
+            raise StoreBusy("the active contract of the tool changes too fast")
         self._reach(FaultPoint.AFTER_SUBMIT_COMMIT)
         if not submitted.created:
             await self._compare(submitted.intent, request.tool, arguments)

@@ -27,7 +27,7 @@ async def world(request: pytest.FixtureRequest) -> World:
     return made
 
 
-# At most once per attempt row --------------------------------------------------------------------
+# At most once per attempt row ---------------------------------------------------------------------
 
 
 async def test_a_step_entered_twice_sends_once_per_attempt_row(world: World) -> None:
@@ -99,7 +99,7 @@ async def test_without_transaction_1_nothing_is_sent(world: World, trouble: Trou
     assert world.outcomes == []
 
 
-# The decision is made again ------------------------------------------------------------------------
+# The decision is made again -----------------------------------------------------------------------
 
 
 async def test_a_stale_version_writes_nothing_and_reloads(world: World) -> None:
@@ -190,7 +190,7 @@ async def test_a_successor_presumes_an_attempt_past_its_deadline_and_says_when(
     assert len(idempotent.target.entries) == 1
 
 
-# The budget -------------------------------------------------------------------------------------
+# The budget ---------------------------------------------------------------------------------------
 
 
 async def test_the_budget_is_read_before_transaction_1(world: World) -> None:
@@ -215,7 +215,7 @@ async def test_a_process_that_may_not_dispatch_grants_nothing(world: World) -> N
     assert world.snapshot.intent.next_action_at == EPOCH  # still due, for another one
 
 
-# The answer to COMMIT is lost -----------------------------------------------------------------------
+# The answer to COMMIT is lost ---------------------------------------------------------------------
 
 
 async def test_a_lost_commit_answer_reads_the_attempt_back_by_id(world: World) -> None:
@@ -259,7 +259,7 @@ async def test_an_attempt_of_another_process_is_not_taken_for_the_lost_one(world
     assert [a.executor_id for a in world.snapshot.attempts] == ["worker-2"]
 
 
-# Transaction 2 ----------------------------------------------------------------------------------
+# Transaction 2 ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ async def test_a_wire_that_cannot_be_opened_burns_no_attempt(world: World) -> No
     assert world.target.sent == []
 
 
-# The same request on every attempt ------------------------------------------------------------------
+# The same request on every attempt ----------------------------------------------------------------
 
 
 async def test_the_wire_is_sent_as_stored_on_every_attempt(idempotent: World) -> None:
@@ -405,7 +405,7 @@ async def test_an_erased_wire_ends_the_run_at_once(world: World) -> None:
     assert world.target.sent == []
 
 
-# The target's identity --------------------------------------------------------------------------------
+# The target's identity ----------------------------------------------------------------------------
 
 
 async def test_target_changed_sends_nothing(world: World) -> None:
@@ -443,7 +443,7 @@ async def test_a_target_that_changes_after_the_decision_is_not_asked(reconcilabl
     assert reconcilable.target.looked == []
 
 
-# Who may write an outcome ----------------------------------------------------------------------------
+# Who may write an outcome -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("late", [Outcome.NOT_SENT, Outcome.COMMITTED, Outcome.REJECTED])
@@ -471,6 +471,7 @@ async def test_a_late_not_sent_lets_an_unsafe_effect_be_sent_for_the_first_time(
     unsafe: World,
 ) -> None:
     await unsafe.submit()
+
     async def take_over() -> None:
         unsafe.clock.seconds += 31
         await unsafe.run(1, unsafe.ports_of(unsafe.new_process("worker-2"), unsafe.memory))

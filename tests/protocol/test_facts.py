@@ -98,14 +98,14 @@ async def test_a_fact_that_leaves_work_makes_the_effect_due_now(reconcilable: Wo
     await unknown(reconcilable)
     await reconcilable.run()
     waits_until = reconcilable.snapshot.intent.next_action_at
-    reconcilable.clock.seconds = 61.0
+    reconcilable.clock.seconds = 62.0
     assert waits_until != reconcilable.clock.now()
     await reconcilable.evidence(Verdict.NOT_COMMITTED)
     assert reconcilable.snapshot.intent.state is EffectState.RETRYABLE
     assert reconcilable.snapshot.intent.next_action_at == reconcilable.clock.now()
 
 
-# After the end -------------------------------------------------------------------------------------
+# After the end ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))
@@ -230,7 +230,7 @@ async def test_a_failure_has_a_receipt_too(unsafe: World, end: str) -> None:
     assert (receipt["state"], receipt["reason"]) == ("failed_final", end)
 
 
-# What a change believes to have written, and what a reader finds -------------------------------------
+# What a change believes to have written, and what a reader finds ----------------------------------
 
 
 async def test_a_plan_sees_its_own_look_up_as_the_next_reader_will(reconcilable: World) -> None:
@@ -279,7 +279,7 @@ async def test_a_fact_unparks_what_is_no_longer_held(idempotent: World) -> None:
     assert idempotent.state == ("succeeded", "committed")
 
 
-# Accepted operations --------------------------------------------------------------------------------
+# Accepted operations ------------------------------------------------------------------------------
 
 
 def polling(safety: str = "idempotent") -> World:
@@ -365,7 +365,7 @@ async def test_the_operation_that_is_still_open_is_the_one_that_is_asked() -> No
     assert seen.next in {Next.PROBE, Next.WAIT}
 
 
-# The probe ------------------------------------------------------------------------------------------
+# The probe ----------------------------------------------------------------------------------------
 
 
 async def test_an_erased_argument_never_looks_like_a_mismatch(reconcilable: World) -> None:

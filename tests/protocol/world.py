@@ -48,6 +48,8 @@ T = TypeVar("T")
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 TENANT = Tenant(UUID(int=7), "hmac", "caller:test")
+# An exchange takes time, as everywhere: nothing happens at the very moment of something else.
+EXCHANGE_SECONDS = 2**-10
 ARGUMENTS: Mapping[str, JsonValue] = {"amount": 5}
 RING: KeyRing = parse_key_ring(
     new_key_ring("hmac", development=True), source="test", production=False
@@ -220,8 +222,9 @@ class WatchedTarget(LedgerTarget):
         answers, findings: what the next calls say, whatever the ledger holds.
     """
 
-    def __init__(self, *, deduplicates: bool) -> None:
+    def __init__(self, clock: WorldClock, *, deduplicates: bool) -> None:
         super().__init__(deduplicates=deduplicates)
+        self._clock = clock
         self.sent: list[tuple[int, str, bytes]] = []
         self.looked: list[ProbeCall] = []
         self.while_sending: Callable[[], Awaitable[None]] | None = None
@@ -232,6 +235,7 @@ class WatchedTarget(LedgerTarget):
     async def receive(self, key: str, arguments: JsonValue, call: DispatchCall) -> Answer:
         """See `SimulatedTarget`."""
         self.sent.append((call.ordinal, key, call.wire))
+        self._clock.seconds += EXCHANGE_SECONDS
         if (act := self.while_sending) is not None:
             self.while_sending = None
             await act()
@@ -242,6 +246,7 @@ class WatchedTarget(LedgerTarget):
     async def look_up(self, call: ProbeCall) -> Finding:
         """See `SimulatedTarget`."""
         self.looked.append(call)
+        self._clock.seconds += EXCHANGE_SECONDS
         if (act := self.while_looking) is not None:
             self.while_looking = None
             await act()
@@ -329,7 +334,7 @@ class World:
         self.store = TroubledStore(self.memory)
         self.document = contract(safety, **changes)
         self.memory.apply_contract(self.document)
-        self.target = WatchedTarget(deduplicates=safety == "idempotent")
+        self.target = WatchedTarget(self.clock, deduplicates=safety == "idempotent")
         self.adapter = NamedAdapter(self.target)
         self.vault = AesVault(RING)
         self.reached: list[str] = []
@@ -391,9 +396,7 @@ class World:
 
         store = Taking(self.clock.now)
         store.apply_contract(self.document)
-        intake = Intake(
-            store, {"simulated": SimulatedAdapter({})}, RING, self.vault, self._reach
-        )
+        intake = Intake(store, {"simulated": SimulatedAdapter({})}, RING, self.vault, self._reach)
         with suppress(StoreUnavailable):
             await intake.submit(TENANT, EffectRequest(key, self.document.tool, ARGUMENTS))
         bare = replace(taken[0], wire=None, wire_digest=None)

@@ -17,8 +17,6 @@ from effect_contracts.facts import SafetyClass
 from store.conformance import StoreConformance, World
 from store.samples import contract
 
-KINDER = pytest.mark.xfail(reason="the memory store keeps a mutation's key too readily")
-
 
 class TestPostgres(StoreConformance):
     """The store of production, as the worker's role; its submit is the API's own function."""
@@ -64,20 +62,6 @@ class TestMemory(StoreConformance):
             return [run for run in started if run[0] == effect_id]
 
         return World(store, UUID(int=1), runs)
-
-    # Where it is kinder than Postgres; strict, so that each goes when the store learns it.
-
-    @KINDER
-    async def test_the_key_of_a_committed_mutation_cannot_be_fenced(self, world: World) -> None:
-        await super().test_the_key_of_a_committed_mutation_cannot_be_fenced(world)
-
-    @KINDER
-    async def test_a_second_mutation_of_an_effect_does_not_run(self, world: World) -> None:
-        await super().test_a_second_mutation_of_an_effect_does_not_run(world)
-
-    @KINDER
-    async def test_a_mutation_whose_plan_writes_nothing_is_undone(self, world: World) -> None:
-        await super().test_a_mutation_whose_plan_writes_nothing_is_undone(world)
 
 
 class _Both:

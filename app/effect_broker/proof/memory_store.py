@@ -118,6 +118,9 @@ class MemoryStore:
         digest = self._active.get(tool)
         return self._documents[digest] if digest else None
 
+    def forget_contract(self, tool: str) -> None:
+        """Nothing is remembered here."""
+
     async def submit(self, submission: Submission) -> Submitted:
         """Store an intent, or return the one that holds the key."""
         row = self._rows.get(submission.effect_id)
@@ -250,7 +253,9 @@ class MemoryStore:
         ]
         decisive = tuple(e for e in row.evidence if e.fact.verdict is not Verdict.UNKNOWN)
         operations = [
-            row.payloads["operation", str(a.attempt_id)] for a in row.attempts if a.fact.operation
+            row.payloads.get(("operation", str(a.attempt_id)))
+            for a in row.attempts
+            if a.fact.operation
         ]
         holds = set(self.holds)
         if (intent.tenant_id, intent.contract_name, intent.contract_version) in self.frozen:

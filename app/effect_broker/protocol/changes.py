@@ -354,8 +354,9 @@ def settle_transaction(
     """Settle a transactional effect by its mutation key: present, or fenced now.
 
     As every probe, it compares the version that was decided on: a peer may have granted another
-    attempt since, and a fence would take its key away while it is within its deadline. The fence row stands on the key of every attempt so far, so that an older transaction that is
-    still open can no longer commit; only then is its absence a proof.
+    attempt since, and a fence would take that one's key away within its deadline. The fence row
+    stands on the key of every attempt so far, so that an older transaction that is still open can
+    no longer commit; only then is its absence a proof.
     """
     seen, decision = view(snapshot, identity)
     stale = snapshot.intent.version != expected_version

@@ -306,6 +306,10 @@ class EffectMissing(StoreError):
     """There is no such effect for this tenant."""
 
 
+class ContractMoved(StoreError):
+    """The contract of a submission is no longer the active one of its tool; nothing was stored."""
+
+
 class StaleWrite(StoreError):
     """A guarded write changed no row although the plan was made under the lock: a bug, or a
     hand in the database. Nothing was committed."""

@@ -107,6 +107,10 @@ class PostgresApiStore(PostgresStore):
         self._active[tool] = (now, document)
         return document
 
+    def forget_contract(self, tool: str) -> None:
+        """Read the active contract of a tool anew the next time."""
+        self._active.pop(tool, None)
+
     async def intent(self, tenant_id: UUID, effect_id: UUID) -> Intent:
         """Return an intent of this tenant.
 

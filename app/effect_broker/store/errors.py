@@ -3,6 +3,7 @@
     lost, refused, read-only, full            StoreUnavailable   nothing was committed
     lock, deadlock, serialization, timeout    StoreBusy          nothing was committed
     the same losses while COMMIT is out       CommitUnknown      it has happened or it has not
+    another active contract                   ContractMoved      nothing was committed
     a guard, a constraint                     StaleWrite         a bug, or a hand in the database
     anything else                             StoreError         a bug; nothing was committed
 
@@ -23,6 +24,7 @@ from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from effect_broker.protocol.ports import (
     CommitUnknown,
+    ContractMoved,
     StaleWrite,
     StoreBusy,
     StoreError,
@@ -30,6 +32,7 @@ from effect_broker.protocol.ports import (
 )
 
 GUARD_SQLSTATE: Final = "EB001"
+CONTRACT_MOVED_SQLSTATE: Final = "EB002"
 
 # What a query on the engine's tables meets while its schema is away, is being made anew, or has
 # not been granted again. The broker's own tables are the authority and go on without it.
@@ -112,6 +115,8 @@ def store_error(error: psycopg.Error, *, committing: bool) -> StoreError:
     text = f"SQLSTATE {state}"
     if constraint := error.diag.constraint_name:
         text += f", constraint {constraint}"
+    if state == CONTRACT_MOVED_SQLSTATE:
+        return ContractMoved(text)
     if state in _COMMIT_IN_DOUBT:
         return CommitUnknown(text)
     if _listed(state, _LOST):

@@ -1,8 +1,8 @@
 """The effect store on Postgres (`effect_broker.protocol.ports.EffectStore`, and submit).
 
 What it promises: a change is planned on facts that were read under the effect's lock, and its
-writes are committed together and durably, or not at all. Round trips: submit 1, load 1, change 2,
-mutate 3 and those of the mutation itself; one more where a contract is met for the first time, or
+writes are committed together and durably, or not at all. Round trips: submit 1, load 1, change 3,
+mutate 6 and those of the mutation itself; one more where a contract is met for the first time, or
 where a plan writes nothing.
 
 Lock order: the intent's row, then the control row of its contract, then all else. Each lock and
@@ -139,17 +139,15 @@ class PostgresStore:
         async with self.connection() as (connection, progress):
             stored = await _lock(connection, target)
             snapshot = await self._snapshot(connection, stored, tenant_id)
-            async with connection.pipeline():
-                await connection.execute(sql.SAVEPOINT)
-                inserted = await connection.execute(sql.INSERT_MUTATION, key)
+            await connection.execute(sql.SAVEPOINT)
+            inserted = await connection.execute(sql.INSERT_MUTATION, key)
             if await inserted.fetchone() is None:
                 answer = _unrun(snapshot, mutation.ordinal)
             else:
                 answer = await mutation.run(connection)
-            async with connection.pipeline():
-                if answer.outcome is not Outcome.COMMITTED:
-                    await connection.execute(sql.ROLLBACK_TO_SAVEPOINT)
-                clock = await connection.execute(sql.READ_CLOCK)
+            if answer.outcome is not Outcome.COMMITTED:
+                await connection.execute(sql.ROLLBACK_TO_SAVEPOINT)
+            clock = await connection.execute(sql.READ_CLOCK)
             row = await clock.fetchone()
             assert row is not None, "the clock answers"
             snapshot = replace(snapshot, now=row["now"])
@@ -238,13 +236,19 @@ _FACT_READS = (sql.READ_ATTEMPTS, sql.READ_EVIDENCE, sql.READ_CONTEXT)
 
 
 async def _lock(connection: Connection, target: dict[str, Any]) -> StoredEffect:
-    """Begin, take the locks in their order, and read the facts: one round trip."""
+    """Begin, take the locks in their order, and read the facts: two round trips.
+
+    The last read goes alone. psycopg may end a pipeline with a Flush behind its Sync, and a server
+    that has read one no longer counts the session as idle: `idle_in_transaction_session_timeout`
+    would never end the transaction of a stopped process, and its successor would wait for ever.
+    """
     async with connection.pipeline():
         await connection.execute(sql.BEGIN)
         await connection.execute(sql.SET_TENANT, target)
         intent = await connection.execute(sql.LOCK_INTENT, target)
         await connection.execute(sql.LOCK_CONTROL, target)
-        reads = [await connection.execute(read, target) for read in _FACT_READS]
+        reads = [await connection.execute(read, target) for read in _FACT_READS[:-1]]
+    reads.append(await connection.execute(_FACT_READS[-1], target))
     return await _stored_effect(intent, reads)
 
 

@@ -97,6 +97,13 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
+    -- A caller knows the active contract from a moment ago. Judged here, so that a contract that
+    -- was applied before a submit is the one that the submit is bound to.
+    PERFORM 1 FROM effect_broker.active_contracts a
+    WHERE a.tool = p_tool AND a.digest = p_contract_digest;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'not the active contract of its tool' USING ERRCODE = 'EB002';
+    END IF;
     INSERT INTO effect_broker.effect_events (
         tenant_id, effect_id, sequence, kind, event, from_state, to_state, reason, actor, at,
         metadata)
