@@ -47,7 +47,6 @@ from effect_contracts.errors import (
     UnknownTool,
 )
 
-
 # How often a submit starts again because the contract has just been replaced.
 _CONTRACT_READS_MAX = 3
 
