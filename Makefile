@@ -30,7 +30,7 @@ demo: $(READY) ## the proof: real processes, real SIGKILL, one effect at the tar
 	@$(BIN)/effect-broker demo main $(ARGS)
 
 test: $(READY) ## every test; the last lines name those that could not run here
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest -n auto --dist loadfile $(ARGS)
 
 up: $(READY) ## a broker on this machine, with a key and a request to paste
 	@$(BIN)/effect-broker up $(ARGS)

@@ -218,6 +218,7 @@ async def worker(settings: Settings, login: DatabaseLogin) -> AsyncIterator[tupl
             ttl_seconds=ttl_seconds,
             worker_concurrency=settings.worker_concurrency,
             poll_seconds=settings.queue_poll_seconds,
+            drain_seconds=settings.drain_seconds,
         )
         yield made, process.executor_id
 

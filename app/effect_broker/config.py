@@ -9,6 +9,7 @@ EFFECT_BROKER_HOME                  state directory of embedded mode (default .e
 EFFECT_BROKER_KEY_RING[_FILE]       see effect_broker.keyring
 EFFECT_BROKER_SECRET_PREFIX         `env:` references resolve below this prefix only
 EFFECT_BROKER_SECRET_DIRECTORY      `file:` references resolve below this directory only
+EFFECT_BROKER_DRAIN_SECONDS         how long SIGTERM lets sends run (default 60)
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 HEARTBEAT_TTL_SECONDS = 3.0
 WORKER_CONCURRENCY = 200
 QUEUE_POLL_SECONDS = 0.05
+# Twice the default attempt deadline. A drain ends as soon as nothing is in flight.
+DRAIN_SECONDS = 60.0
 
 
 class ConfigurationProblem(Exception):
@@ -64,6 +67,7 @@ class Settings(BaseSettings):
     heartbeat_ttl_seconds: float = Field(default=HEARTBEAT_TTL_SECONDS, ge=0.5, le=60.0)
     worker_concurrency: int = Field(default=WORKER_CONCURRENCY, ge=1, le=10_000)
     queue_poll_seconds: float = Field(default=QUEUE_POLL_SECONDS, ge=0.005, le=10.0)
+    drain_seconds: float = Field(default=DRAIN_SECONDS, ge=1.0, le=3600.0)
     log_level: str = "INFO"
 
     @field_validator(

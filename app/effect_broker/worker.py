@@ -31,10 +31,6 @@ _RECONCILE_SECONDS = 0.5
 _QUEUE_SECONDS = 1.0
 _FORGET_SECONDS = 3600.0
 
-# How long a drain lets sends run. Longer attempts than this are cut by the supervisor's own
-# patience anyway (Kubernetes: 30 s by default, of which the rest belongs to the shutdown).
-DRAIN_SECONDS = 25.0
-
 
 class WorkerStore(EffectStore, repair.RunStore, Protocol):
     """All that a worker needs of the store."""
@@ -60,6 +56,7 @@ class Worker:
         store: the broker's own store.
         ports: what the steps run on; its process must be `process`.
         ttl_seconds: after this long without a heartbeat a peer takes over.
+        drain_seconds: how long a drain lets sends run; what is longer is left as lost.
     """
 
     def __init__(
@@ -72,7 +69,9 @@ class Worker:
         ttl_seconds: float,
         worker_concurrency: int,
         poll_seconds: float,
+        drain_seconds: float,
     ) -> None:
+        self._drain_seconds = drain_seconds
         self._store = store
         self._ports = ports
         self._process = process
@@ -129,7 +128,7 @@ class Worker:
         except StoreError:
             _log.warning("the drain could not be announced")
         # Beats go on: a draining process still holds its sends, and nobody may take them for lost.
-        await self._host.drain(DRAIN_SECONDS)
+        await self._host.drain(self._drain_seconds)
         ended = await self._process.sends_ended(DRAIN_GRACE_SECONDS)
         beat.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
