@@ -104,6 +104,16 @@ async def test_the_same_key_of_two_tenants_is_two_effects(
     assert answer.json()["effect_id"] != ours["effect_id"]
 
 
+async def test_a_contract_applied_before_a_submit_is_the_one_it_is_bound_to(
+    api: httpx.AsyncClient, admin_pool: Pool
+) -> None:
+    # Within the second for which the API remembers the active contract.
+    first = (await api.post(PATH, json=charge("order:1"))).json()
+    await Catalogue(admin_pool).apply(versioned(CHARGE, "2"))
+    second = (await api.post(PATH, json=charge("order:2"))).json()
+    assert (first["contract"]["version"], second["contract"]["version"]) == ("1", "2")
+
+
 async def test_a_new_contract_version_leaves_replays_replays(
     api: httpx.AsyncClient, deployment: Deployment, admin_pool: Pool
 ) -> None:
