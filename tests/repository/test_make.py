@@ -35,7 +35,7 @@ def test_an_interpreter_gets_an_environment_of_its_own(
     words: tuple[str, ...], directory: str
 ) -> None:
     planned = _make("--always-make", "--dry-run", "test", *words).stdout.splitlines()
-    assert planned[-1].split() == [f"{directory}/bin/pytest"]
+    assert planned[-1].split()[0] == f"{directory}/bin/pytest"
 
 
 def test_an_old_python_is_refused_in_words(tmp_path: Path) -> None:
