@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Protocol
 
 from effect_broker import __version__, repair
@@ -30,10 +31,14 @@ _ORPHANS_SECONDS = 1.0
 _RECONCILE_SECONDS = 0.5
 _QUEUE_SECONDS = 1.0
 _FORGET_SECONDS = 3600.0
+_DATABASE_SECONDS = 2.0
 
 
 class WorkerStore(EffectStore, repair.RunStore, Protocol):
     """All that a worker needs of the store."""
+
+    async def watch_database(self, resumed_at: datetime | None) -> tuple[bool, datetime | None]:
+        """Halt dispatch after a restore or failover, and let go of what waited for the word."""
 
     async def describe_executor(self, executor_id: str, host: str, pid: int, version: str) -> None:
         """Add what a reader wants to know of an executor that has beaten once."""
@@ -72,6 +77,8 @@ class Worker:
         drain_seconds: float,
     ) -> None:
         self._drain_seconds = drain_seconds
+        self._resumed_at: datetime | None = None
+        self._halted = False
         self._store = store
         self._ports = ports
         self._process = process
@@ -97,6 +104,7 @@ class Worker:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._process.drain)
         await self._beat()
+        await self._watch_database()  # before the first dispatch
         await self._store.describe_executor(
             self._process.executor_id, socket.gethostname(), os.getpid(), __version__
         )
@@ -110,6 +118,7 @@ class Worker:
                 (_RECONCILE_SECONDS, self._reconcile),
                 (_QUEUE_SECONDS, self._restore_queue),
                 (_FORGET_SECONDS, self._forget),
+                (_DATABASE_SECONDS, self._watch_database),
             )
         ]
         _log.info("worker %s is ready", self._process.executor_id)
@@ -146,6 +155,15 @@ class Worker:
                 # The store's and the engine's. The loop must outlive them; the text may hold SQL.
                 _log.warning("%s: %s", work.__name__, type(problem).__name__)
             await asyncio.sleep(seconds)
+
+    async def _watch_database(self) -> None:
+        halted, self._resumed_at = await self._store.watch_database(self._resumed_at)
+        if halted and not self._halted:
+            _log.error(
+                "the database was restored or has failed over: only idempotent effects are "
+                "dispatched until `effect-broker database resume` records the lost interval"
+            )
+        self._halted = halted
 
     async def _beat(self) -> None:
         sent_at = self._clock.boot_seconds()

@@ -461,6 +461,8 @@ async def test_only_the_sender_writes_an_outcome_and_only_over_presumed_ambiguou
     unsafe.target.answers.append(replace(lost_answer(), outcome=late, bytes_may_have_left=False))
     await unsafe.dispatch(1, 1)
     assert unsafe.outcomes == [late.value]
+    recorded = unsafe.memory.events(unsafe.effect_id)[-1].advance
+    assert (recorded.kind, recorded.metadata["late"]) == ("outcome_recorded", True)
     row = unsafe.snapshot.attempts[0]
     before = unsafe.snapshot
     await unsafe.record_again(row.attempt_id, Outcome.AMBIGUOUS)

@@ -343,6 +343,20 @@ async def test_an_operation_that_has_ended_is_not_asked_about_a_later_attempt() 
     assert [c.operation for c in world.target.looked][-2:] == ["op-2", None]
 
 
+async def test_an_operation_that_was_cleared_is_not_asked_about_a_later_attempt() -> None:
+    world = polling("reconcilable")
+    await world.submit()
+    world.target.answers.append(ACCEPTED)
+    await world.dispatch(1, 1)
+    world.clock.seconds += 100
+    await world.evidence(Verdict.NOT_COMMITTED)
+    world.target.answers.append(lost_answer())
+    seen = await world.dispatch(world.snapshot.intent.version, 2)
+    assert world.outcomes == ["in_progress", "ambiguous"]
+    await world.probe(seen.version)
+    assert world.target.looked[-1].operation is None
+
+
 async def test_the_operation_that_is_still_open_is_the_one_that_is_asked() -> None:
     world = polling()
     await world.submit()

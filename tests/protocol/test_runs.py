@@ -336,6 +336,31 @@ async def test_waits_parks_and_ends_are_written_under_compare_and_set(unsafe: Wo
     assert len(unsafe.memory.events(unsafe.effect_id)) == 2
 
 
+async def test_a_conclusion_that_is_overtaken_is_left_to_the_reload(unsafe: World) -> None:
+    """Nothing of it is written, and the run goes on: it must not leave it to another one."""
+    await unsafe.submit()
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    unsafe.on_reach["after_attempt_commit"] = die
+    with pytest.raises(KeyboardInterrupt):
+        await unsafe.dispatch(1, 1)
+    unsafe.clock.seconds += 31
+
+    async def overtake() -> None:
+        unsafe.clock.database_ahead_seconds = -5  # for this writer the attempt is still open
+        await unsafe.evidence(Verdict.UNKNOWN)
+        unsafe.clock.database_ahead_seconds = 0
+
+    unsafe.store.before = overtake
+    assert (await unsafe.reserve()).next is Next.RELOAD
+    assert unsafe.outcomes == [None]
+    await unsafe.run()
+    assert unsafe.outcomes == ["presumed_ambiguous"]
+    assert unsafe.state == ("outcome_unknown", "outcome_unknown")
+
+
 async def test_a_conclusion_that_stands_is_not_written_again(unsafe: World) -> None:
     await unsafe.submit()
     unsafe.target.answers.append(lost_answer())

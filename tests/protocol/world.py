@@ -163,6 +163,10 @@ class TroubledStore:
         self.after: Callable[[], Awaitable[None]] | None = None
         self.changes = 0
 
+    def lose_next_answer(self, after: int = 0) -> None:
+        """Let the commit of the next change, or of one that follows `after` others, go unheard."""
+        self.troubles.extend([*[Trouble.NONE] * after, Trouble.LOST_COMMITTED])
+
     async def load(self, tenant_id: UUID, effect_id: UUID) -> Snapshot:
         """Untroubled."""
         return await self.inner.load(tenant_id, effect_id)
@@ -283,9 +287,16 @@ class SeenCalls:
     """The steps of one run; records results as the engine does, and replays those it was given."""
 
     def __init__(
-        self, ports: Ports, effect_id: UUID, generation: int, recorded: list[StepResult]
+        self,
+        ports: Ports,
+        effect_id: UUID,
+        generation: int,
+        recorded: list[StepResult],
+        *,
+        tenant_id: UUID = TENANT.tenant_id,
     ) -> None:
         self._ports = ports
+        self._tenant_id = tenant_id
         self._effect_id = effect_id
         self._generation = generation
         self._replayed = deque(recorded)
@@ -296,23 +307,21 @@ class SeenCalls:
         """See `StepCalls`."""
         return await self._step(
             "reserve",
-            lambda: steps.reserve(self._ports, TENANT.tenant_id, self._effect_id, self._generation),
+            lambda: steps.reserve(self._ports, self._tenant_id, self._effect_id, self._generation),
         )
 
     async def dispatch(self, version: int, ordinal: int) -> StepResult:
         """See `StepCalls`."""
         return await self._step(
             f"dispatch {ordinal}",
-            lambda: steps.dispatch(
-                self._ports, TENANT.tenant_id, self._effect_id, version, ordinal
-            ),
+            lambda: steps.dispatch(self._ports, self._tenant_id, self._effect_id, version, ordinal),
         )
 
     async def probe(self, version: int) -> StepResult:
         """See `StepCalls`."""
         return await self._step(
             "probe",
-            lambda: steps.probe(self._ports, TENANT.tenant_id, self._effect_id, version),
+            lambda: steps.probe(self._ports, self._tenant_id, self._effect_id, version),
         )
 
     async def _step(self, name: str, body: Callable[[], Awaitable[View]]) -> StepResult:

@@ -13,7 +13,7 @@ import traceback
 import typer
 
 from effect_broker import __version__
-from effect_broker.cli import contracts, doctor, effects, proofs, servers, tenants, up
+from effect_broker.cli import contracts, database, doctor, effects, proofs, servers, tenants, up
 from effect_broker.cli.output import complain
 from effect_broker.config import ConfigurationProblem
 from effect_broker.faultpoints import FaultSpecInvalid
@@ -35,6 +35,7 @@ app.add_typer(effects.app, name="effects")
 app.add_typer(contracts.app, name="contracts")
 app.add_typer(tenants.tenants_app, name="tenants")
 app.add_typer(tenants.keys_app, name="keys")
+app.add_typer(database.app, name="database")
 doctor.register(app)
 up.register(app)
 

@@ -87,8 +87,11 @@ def conclude(
     snapshot: Snapshot, *, identity: str, expected_version: int, receipt_id: UUID, actor: str
 ) -> Change[View]:
     """Write a wait, a park or a settlement under compare-and-set on the version."""
-    if is_final(snapshot.intent.state) or snapshot.intent.version != expected_version:
+    if is_final(snapshot.intent.state):
         return Change(view(snapshot, identity)[0])
+    if snapshot.intent.version != expected_version:
+        # To end here would leave an effect that is due without a run, for another one to find.
+        return Change(replace(view(snapshot, identity)[0], next=Next.RELOAD))
     facts = held_facts(snapshot, identity)
     decision = decide(facts, snapshot.document.policy(), snapshot.now)
     if not needs_writing(snapshot, decision):

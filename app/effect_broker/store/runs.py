@@ -7,7 +7,8 @@ while its schema is away, no run can be started, and what is due waits for it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, cast
 
 from effect_broker import hosting
 from effect_broker.repair import DueEffect
@@ -121,6 +122,24 @@ WHERE stopped_at IS NULL AND draining_at IS NULL
 """
 
 
+# Writes only where the server is another one, or went on from an earlier point.
+_HALT: Final = """
+UPDATE effect_broker.database_identity AS d SET halted_at = clock_timestamp()
+FROM pg_control_system() AS s, pg_control_checkpoint() AS c
+WHERE d.singleton AND d.halted_at IS NULL
+  AND (d.system_identifier, d.timeline) IS DISTINCT FROM (s.system_identifier, c.timeline_id)
+"""
+_RESUMED_AT: Final = """
+SELECT halted_at IS NOT NULL AS halted, bounds_restart_at
+FROM effect_broker.database_identity WHERE singleton
+"""
+_RELEASE: Final = """
+UPDATE effect_broker.effect_intents
+SET parked = false, next_action_at = clock_timestamp(), updated_at = clock_timestamp()
+WHERE parked AND reason = 'database_restored'
+"""
+
+
 class PostgresWorkerStore(PostgresStore):
     """All that a worker needs of the store (`effect_broker.worker.WorkerStore`)."""
 
@@ -131,6 +150,26 @@ class PostgresWorkerStore(PostgresStore):
             StoreUnavailable, StoreBusy, CommitUnknown.
         """
         await self._write(_BEAT, executor_id=executor_id, ttl_seconds=ttl_seconds)
+
+    async def watch_database(self, resumed_at: datetime | None) -> tuple[bool, datetime | None]:
+        """Halt dispatch if the server was restored or has failed over; let go of what waited for
+        an operator's word on that once it is there.
+
+        Returns whether dispatch is halted, and the latest resumption, to be handed in next time.
+
+        Raises:
+            StoreUnavailable, StoreBusy, CommitUnknown.
+        """
+        async with self.connection() as (connection, progress):
+            progress.committing = True
+            await connection.execute(_HALT)
+            row = await (await connection.execute(_RESUMED_AT)).fetchone()
+            if row is None or row["halted"]:
+                return row is not None, resumed_at
+            latest = cast("datetime | None", row["bounds_restart_at"])
+            if latest is not None and latest != resumed_at:
+                await connection.execute(_RELEASE)
+            return False, latest
 
     async def describe_executor(self, executor_id: str, host: str, pid: int, version: str) -> None:
         """Add what a reader wants to know of an executor that has beaten once."""

@@ -71,6 +71,7 @@ GRANT SELECT, INSERT, UPDATE ON
     effect_broker.contract_controls TO effect_broker_admin;
 GRANT SELECT, INSERT ON effect_broker.contracts TO effect_broker_admin;
 GRANT SELECT, UPDATE ON effect_broker.database_identity TO effect_broker_admin;
+GRANT SELECT, INSERT ON effect_broker.database_restores TO effect_broker_admin;
 GRANT SELECT ON effect_broker.workers, effect_broker.alembic_version TO effect_broker_admin;
 
 -- Pruning removes receipts and events and erases ciphertext; identity rows stay.

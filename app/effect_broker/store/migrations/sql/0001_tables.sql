@@ -70,6 +70,16 @@ CREATE TABLE effect_broker.database_identity (
     bounds_restart_at timestamptz
 );
 
+-- What an operator said of each restore or failover: commits of this interval may be lost.
+CREATE TABLE effect_broker.database_restores (
+    restore_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    lost_from timestamptz NOT NULL,
+    lost_to timestamptz NOT NULL CHECK (lost_to >= lost_from),
+    reason text NOT NULL CHECK (reason <> ''),
+    actor text NOT NULL,
+    recorded_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
 CREATE TABLE effect_broker.workers (
     executor_id text PRIMARY KEY,
     started_at timestamptz NOT NULL DEFAULT clock_timestamp(),

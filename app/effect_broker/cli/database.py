@@ -1,0 +1,65 @@
+"""`effect-broker database`: what a person says after a restore or a failover."""
+
+from __future__ import annotations
+
+import getpass
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from effect_broker.cli.access import Logins, logins, opened, run
+from effect_broker.cli.output import AsJson, complain, print_json
+from effect_broker.store.restores import resume as resume_dispatch
+from effect_broker.store.roles import DatabaseRole
+
+app = typer.Typer(help="The database after a restore or a failover.", no_args_is_help=True)
+
+
+@app.callback()
+def group() -> None:
+    """The database after a restore or a failover."""
+
+
+@app.command()
+def resume(
+    lost_from: Annotated[
+        str, typer.Option(help="Commits from this moment on may be lost (RFC 3339).")
+    ],
+    lost_to: Annotated[str, typer.Option(help="Commits up to this moment may be lost.")],
+    reason: Annotated[str, typer.Option(help="What happened; it is recorded.")],
+    as_json: AsJson = False,
+) -> None:
+    """Record the lost interval, and let effects of every class be dispatched again."""
+    begin, end = _moment("--lost-from", lost_from), _moment("--lost-to", lost_to)
+    if end < begin:
+        complain("--lost-to lies before --lost-from")
+    if not reason.strip():
+        complain("--reason is empty; say what happened")
+
+    actor = f"operator:{getpass.getuser()}"
+
+    async def work(found: Logins) -> bool:
+        async with opened(found.of(DatabaseRole.ADMIN)) as pool:
+            return await resume_dispatch(
+                pool, lost_from=begin, lost_to=end, reason=reason, actor=actor
+            )
+
+    with logins() as found:
+        resumed = run(work(found))
+    if as_json:
+        print_json({"resumed": resumed})
+    else:
+        typer.echo(
+            "dispatch goes on" if resumed else "dispatch was not halted; nothing was changed"
+        )
+
+
+def _moment(option: str, text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        complain(f"{option} is not a moment such as 2026-11-29T12:00:00+00:00")
+    if moment.tzinfo is None:
+        complain(f"{option} names no offset from UTC; add +00:00 or your own")
+    return moment
