@@ -106,7 +106,7 @@ def load_settings() -> Settings:
         return Settings()
     except ValidationError as problem:
         lines = [
-            f"EFFECT_BROKER_{str(e['loc'][0]).upper()}: {e['msg']}"
+            f"EFFECT_BROKER_{str(e['loc'][0]).upper()}: {e['msg'].removeprefix('Value error, ')}"
             for e in problem.errors(include_input=False, include_url=False)
         ]
         raise ConfigurationProblem("; ".join(lines)) from None

@@ -106,7 +106,8 @@ def parse_key_ring(text: str, *, source: str, production: bool) -> KeyRing:
         ring = KeyRing.model_validate(json.loads(text))
     except ValidationError as problem:
         places = "; ".join(
-            f"{'.'.join(map(str, e['loc'][:2])) or 'document'}: {e['msg']}"
+            f"{'.'.join(map(str, e['loc'][:2])) or 'document'}: "
+            f"{e['msg'].removeprefix('Value error, ')}"
             for e in problem.errors(include_input=False, include_url=False)
         )
         raise KeyRingProblem(f"the key ring in {source} cannot be used: {places}") from None

@@ -77,7 +77,7 @@ PAYLOAD_SENTENCES: Final = {
         "A value has a type without a declared JSON form; use dict, list, str, int, "
         "float, bool or None itself, and strings for decimals, dates and bytes."
     ),
-    PayloadReason.NOT_AN_OBJECT: "The arguments are not a JSON object.",
+    PayloadReason.NOT_AN_OBJECT: "This has to be a JSON object, with named members.",
 }
 
 

@@ -216,7 +216,7 @@ def receipt(
     if record is None:
         complain(
             f"effect {effect_id} is not settled, so there is no receipt yet; "
-            "`effect-broker effects wait` waits for it",
+            "`effect-broker effects inspect` shows what it waits for",
             3,
         )
     body = _receipt_body(found, tenant_id, effect_id, record)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
+from typing import Annotated
 
 import typer
 
@@ -29,6 +30,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
 servers.register(app)
 proofs.register(app)
 app.add_typer(effects.app, name="effects")
@@ -38,6 +47,18 @@ app.add_typer(tenants.keys_app, name="keys")
 app.add_typer(database.app, name="database")
 doctor.register(app)
 up.register(app)
+
+
+@app.callback()
+def root(
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """A correctness boundary for tool calls that change the outside world."""
 
 
 @app.command()
