@@ -7,11 +7,12 @@ from uuid import uuid4
 
 import pytest
 
+from effect_adapters.base import Finding
 from effect_broker.protocol import changes
 from effect_broker.protocol.changes import Grant, GrantKind
 from effect_broker.protocol.conclusion import Next, needs_writing, view
-from effect_broker.protocol.ports import Change, Snapshot
-from effect_contracts.facts import EffectState, Verdict
+from effect_broker.protocol.ports import Advance, Change, Snapshot
+from effect_contracts.facts import EffectState, EvidenceSource, Verdict
 from protocol.world import TENANT, Trouble, World, lost_answer
 
 IDENTITY = "simulated:ledger#acct_1"
@@ -113,6 +114,58 @@ async def test_what_is_stored_already_is_written_again_only_if_it_says_something
         replace(snapshot.intent, state=EffectState.RECONCILING),
     ):
         assert needs_writing(replace(snapshot, intent=changed), decision)
+
+
+async def test_a_loss_is_written_even_if_nothing_else_changes(unsafe: World) -> None:
+    """A parked effect whose open attempt has run out says the same as before, but for that."""
+    await unsafe.submit()
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    unsafe.on_reach["after_attempt_commit"] = die
+    with pytest.raises(KeyboardInterrupt):
+        await unsafe.dispatch(1, 1)
+    unsafe.clock.seconds += 31
+    _, decision = view(unsafe.snapshot, IDENTITY)
+    assert decision is not None
+    assert decision.lost == (1,)
+    intent = replace(
+        unsafe.snapshot.intent,
+        state=EffectState.OUTCOME_UNKNOWN,
+        reason="outcome_unknown",
+        next_action_at=None,
+    )
+    assert needs_writing(replace(unsafe.snapshot, intent=intent), decision)
+
+
+async def test_a_late_commit_contradicts_an_operators_failure(unsafe: World) -> None:
+    await unsafe.submit()
+    unsafe.target.answers.append(lost_answer())
+    await unsafe.dispatch(1, 1)
+    before = unsafe.snapshot
+    ended = replace(
+        before,
+        intent=replace(before.intent, state=EffectState.FAILED_FINAL),
+        facts=replace(before.facts, failed_by_operator=True),
+    )
+    for verdict, contradicts in ((Verdict.COMMITTED, True), (Verdict.UNKNOWN, False)):
+        change = changes.add_evidence(
+            ended,
+            evidence_id=uuid4(),
+            source=EvidenceSource.WEBHOOK,
+            finding=Finding(verdict, "told"),
+            began_at=ended.now,
+            covers_through=1,
+            target_identity=None,
+            result=None,
+            result_digest=None,
+            receipt_id=uuid4(),
+            actor="webhook",
+        )
+        advance = change.writes[-1]
+        assert isinstance(advance, Advance)
+        assert advance.metadata["contradicts"] is contradicts
 
 
 async def test_a_requeue_expects_the_generation_that_had_no_run(idempotent: World) -> None:

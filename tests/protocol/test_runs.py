@@ -124,7 +124,8 @@ async def waiting(world: World) -> None:
     """Let the target ask for ten minutes."""
     await world.submit()
     world.target.answers.append(Answer(Outcome.RETRYABLE, "busy", retry_after_seconds=600.0))
-    await world.run()
+    calls = await world.run()
+    assert calls.names == ["reserve", "dispatch 1"]  # it does not come back for a long wait
     assert world.state == ("retryable", "backoff")
 
 

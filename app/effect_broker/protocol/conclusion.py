@@ -178,8 +178,7 @@ def _after_the_end(after: Snapshot) -> tuple[bool, tuple[Write, ...]]:
     The receipt stands. But a target that has made two objects of one key breaks its contract,
     and the effects that are still to come must not trust it either.
     """
-    facts = replace(after.facts, failed_by_operator=False)
-    decision = decide(facts, after.document.policy(), after.now)
+    decision = decide(after.facts, after.document.policy(), after.now)
     commits = decision.event is LifeEvent.COMMIT_PROVED
     differs = commits != (after.intent.state is EffectState.SUCCEEDED)
     freezes = (FreezeContract(decision.reason),) if decision.freezes else ()
