@@ -267,8 +267,6 @@ def test_no_argument_changes_origin_or_shape_of_a_url(value: Any) -> None:
         url = expand_url(template, {"order": value, "amount": value}, "K")
     except UrlExpansionError:
         return
-    except UnicodeEncodeError:
-        pytest.skip("a lone surrogate never gets past the canonical form")
     head, _, query = url.partition("?")
     assert head.startswith("https://a.example.com/c/")
     assert head.endswith("/d")
