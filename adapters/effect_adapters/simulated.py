@@ -19,7 +19,7 @@ from effect_adapters.base import Answer, DispatchCall, Finding, ProbeCall, Rende
 from effect_contracts.canonical import JsonValue, canonical_bytes, first_difference
 from effect_contracts.document import ContractDocument, SimulatedSettings
 from effect_contracts.errors import InvalidPayload
-from effect_contracts.facts import CODE_REPLAYED_ERROR, Outcome, Verdict
+from effect_contracts.facts import CODE_REPLAYED_ERROR, CODE_SEVERAL_MATCHES, Outcome, Verdict
 
 _WIRE_BYTES_MAX = 1024 * 1024
 
@@ -178,7 +178,7 @@ class LedgerTarget:
         if not found:
             return Finding(Verdict.NOT_COMMITTED, "absent_from_list")
         if len(found) > 1:
-            return Finding(Verdict.MISMATCH, "several_matches", ids)
+            return Finding(Verdict.MISMATCH, CODE_SEVERAL_MATCHES, ids)
         if first_difference(found[0].arguments, call.arguments) is not None:
             return Finding(Verdict.MISMATCH, "fields_disagree", ids)
         return Finding(Verdict.COMMITTED, "found", ids)

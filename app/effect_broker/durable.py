@@ -108,7 +108,10 @@ async def _guarded(name: str, effect_id: str, step: Callable[[], Awaitable[View]
     """Run a step; whatever goes wrong becomes the end of the run, without a text of its own."""
     await _slot.fit_to_go_on()
     try:
-        return (await step()).to_json()
+        seen = await step()
+        if seen.alert is not None:
+            _log.error("alert %s: effect %s, see its history", seen.alert.value, effect_id)
+        return seen.to_json()
     except (StoreError, EffectMissing) as problem:
         _log.warning("step %s of effect %s: %s", name, effect_id, type(problem).__name__)
         return _end(type(problem).__name__)

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from effect_broker.protocol.ports import AttemptRow, Intent, Sealed
 from effect_contracts.canonical import JsonValue
-from effect_contracts.facts import EffectState
+from effect_contracts.facts import Alert, EffectState
 
 PAGE_LIMIT_DEFAULT = 50
 PAGE_LIMIT_MAX = 200
@@ -27,6 +27,7 @@ class EffectDetail:
     Attributes:
         parked: nothing happens by itself; a person or new evidence ends it.
         preview: the arguments without what the contract calls sensitive.
+        alert: the target has contradicted the receipt since; a person has to look.
         attempts: by ordinal; empty in listings.
     """
 
@@ -37,6 +38,7 @@ class EffectDetail:
     preview: Mapping[str, JsonValue] = field(repr=False)
     receipt_digest: bytes | None
     now: datetime
+    alert: Alert | None = None
     attempts: tuple[AttemptRow, ...] = ()
 
 

@@ -69,6 +69,9 @@ class RunStore(Protocol):
         None while the engine's schema is missing: no run could be started.
         """
 
+    async def release_lifted(self, limit: int) -> int:
+        """Let effects go on whose hold was lifted; return how many."""
+
     async def queue_registered(self) -> bool:
         """Return whether the engine's queue exists; True if its whole schema is missing."""
 
@@ -163,8 +166,13 @@ async def reconcile(
     reach: Reach,
     may_go_on: Callable[[], bool] = lambda: True,
 ) -> int:
-    """Start a run for each due effect without one; return how many were started."""
+    """Start a run for each due effect without one; return how many were started.
+
+    What a hold has parked and holds no longer is due too.
+    """
     started = 0
+    if released := await runs.release_lifted(RECONCILE_BATCH):
+        _log.info("%d effects go on: what held them was lifted", released)
     for due in await runs.due_effects(RECONCILE_BATCH):
         if not may_go_on():
             break

@@ -13,7 +13,6 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 from typing import Protocol
 
 from effect_broker import __version__, repair
@@ -37,8 +36,8 @@ _DATABASE_SECONDS = 2.0
 class WorkerStore(EffectStore, repair.RunStore, Protocol):
     """All that a worker needs of the store."""
 
-    async def watch_database(self, resumed_at: datetime | None) -> tuple[bool, datetime | None]:
-        """Halt dispatch after a restore or failover, and let go of what waited for the word."""
+    async def watch_database(self) -> bool:
+        """Halt dispatch after a restore or a failover; return whether it is halted."""
 
     async def describe_executor(self, executor_id: str, host: str, pid: int, version: str) -> None:
         """Add what a reader wants to know of an executor that has beaten once."""
@@ -77,7 +76,6 @@ class Worker:
         drain_seconds: float,
     ) -> None:
         self._drain_seconds = drain_seconds
-        self._resumed_at: datetime | None = None
         self._halted = False
         self._store = store
         self._ports = ports
@@ -157,7 +155,7 @@ class Worker:
             await asyncio.sleep(seconds)
 
     async def _watch_database(self) -> None:
-        halted, self._resumed_at = await self._store.watch_database(self._resumed_at)
+        halted = await self._store.watch_database()
         if halted and not self._halted:
             _log.error(
                 "the database was restored or has failed over: only idempotent effects are "

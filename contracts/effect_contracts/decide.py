@@ -253,7 +253,11 @@ class _Case:
         if not _leads_to_dispatch(decision):
             return decision
         hold = next(h for h in Hold if h in self.facts.holds)  # in the order of the enum
-        return Decision(Action.PARK, self._resting_event(), Reason(hold.value), 6)
+        reason, event = Reason(hold.value), self._resting_event()
+        if not self.facts.attempts and self.facts.send_before is not None:
+            # Held, it still expires: the caller was told that nothing starts after this.
+            return Decision(Action.WAIT, event, reason, 6, at=self.facts.send_before)
+        return Decision(Action.PARK, event, reason, 6)
 
     def _resting_event(self) -> LifeEvent:
         if not self.facts.attempts:

@@ -98,9 +98,20 @@ class Hold(StrEnum):
     TARGET_CHANGED = "target_changed"
 
 
+class Alert(StrEnum):
+    """What a person has to know of an effect that is final: its receipt stands, but the target
+    says something else. The latest one is kept with the effect until a person has dealt with it.
+    """
+
+    LATE_CONTRADICTION = "late_contradiction"
+    DUPLICATE_DETECTED = "duplicate_detected"
+
+
 # Codes that an adapter may put on an attempt and that `decide` understands.
 CODE_ALREADY_EXISTS = "already_exists"
 CODE_REPLAYED_ERROR = "replayed_error"
+# The code of a look-up that found more than one object under our key.
+CODE_SEVERAL_MATCHES = "several_matches"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from effect_contracts.document import ContractDocument
 SERVER = ServerFacts(170002, False, False, "on", "on", "on", "", 0)
 SESSION = SessionFacts("effect_broker_api", False, False, "on", 1.5, 2.0, False, ())
 FLEET = FleetFacts(
-    schema_version="0001",
+    schema_version="0002",
     engine_version=125,
     queue_registered=True,
     live_workers=2,
@@ -29,6 +29,7 @@ FLEET = FleetFacts(
     overdue=0,
     overdue_longest_seconds=0.0,
     parked={},
+    alerts={},
     halted=False,
     held_contracts={},
     hmac_key_ids=("k1",),
@@ -56,7 +57,7 @@ def bad(findings: Iterable[Finding]) -> dict[str, Level]:
 
 def test_a_sound_deployment_has_no_finding() -> None:
     assert bad(checks.server_findings(SERVER)) == {}
-    assert bad(checks.fleet_findings(FLEET, "0001")) == {}
+    assert bad(checks.fleet_findings(FLEET, "0002")) == {}
     assert bad(checks.ring_findings(RING, FLEET)) == {}
     assert bad(checks.key_scope_findings(FLEET.operation_keys)) == {}
     for process in ("api", "worker"):
@@ -131,6 +132,7 @@ def test_a_superuser_is_a_warning_where_one_develops() -> None:
         ({"holders": {"vm-9-0123456789ab": 2}}, {"dead_executors": Level.WARN}),
         ({"overdue": 4, "overdue_longest_seconds": 90.0}, {"overdue": Level.FAIL}),
         ({"parked": {"outcome_unknown": 2}}, {"parked": Level.WARN}),
+        ({"alerts": {"duplicate_detected": 1}}, {"alerts": Level.FAIL}),
         ({"halted": True}, {"restored": Level.FAIL}),
         ({"held_contracts": {"charge 1": 1}}, {"holds": Level.WARN}),
     ],
@@ -138,7 +140,7 @@ def test_a_superuser_is_a_warning_where_one_develops() -> None:
 def test_a_fleet_that_does_not_move_is_named(
     change: dict[str, object], expected: dict[str, Level]
 ) -> None:
-    assert bad(checks.fleet_findings(replace(FLEET, **change), "0001")) == expected  # type: ignore[arg-type]
+    assert bad(checks.fleet_findings(replace(FLEET, **change), "0002")) == expected  # type: ignore[arg-type]
 
 
 def test_a_ring_that_lacks_a_stored_key_fails() -> None:

@@ -310,6 +310,8 @@ def sends(would: Answer) -> bool:
 
 def held(w: World) -> Answer:
     reason = next(Reason(h.value) for h in Hold if h in w.facts.holds)
+    if w.facts.send_before is not None and not w.facts.attempts:
+        return Answer(Action.WAIT, w.resting(), reason, at=w.facts.send_before)
     return Answer(Action.PARK, w.resting(), reason)
 
 

@@ -115,7 +115,7 @@ async def test_a_fact_on_a_final_effect_changes_no_receipt(
     await idempotent.submit()
     await idempotent.run()
     before, version = idempotent.receipt, idempotent.snapshot.intent.version
-    await idempotent.evidence(verdict, "sim_77")
+    await idempotent.evidence(verdict, "sim_1")
     assert idempotent.receipt == before
     assert idempotent.state == ("succeeded", "committed")
     intent = idempotent.snapshot.intent

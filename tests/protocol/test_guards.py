@@ -75,7 +75,7 @@ async def test_a_fence_that_is_overtaken_before_its_lock_is_not_written(
     transactional: World,
 ) -> None:
     await transactional.submit()
-    transactional.store.troubles.extend([Trouble.NONE, Trouble.UNAVAILABLE])
+    transactional.store.troubles.extend([Trouble.NONE, Trouble.LOST_UNDONE])
     await transactional.dispatch(1, 1)
     transactional.clock.seconds += 31
     seen = await transactional.reserve()

@@ -270,10 +270,14 @@ async def test_a_second_attempt_comes_only_after_a_conclusive_absence(broker: Br
     assert await broker.outcomes() == ["ambiguous", "committed"]
     facts = (await broker.snapshot()).facts
     first, second = facts.attempts
-    recorded_at, last = first.recorded_at, facts.evidence[-1]
-    assert recorded_at is not None
-    assert (last.began_at - recorded_at).total_seconds() > 0.4
-    assert second.started_at > last.began_at
+    absent, counted = facts.evidence
+    assert first.recorded_at is not None
+    assert (absent.began_at - first.recorded_at).total_seconds() > 0.4
+    assert second.started_at > absent.began_at
+    # The count after the end, four bounds later.
+    assert counted.verdict is Verdict.COMMITTED
+    assert second.recorded_at is not None
+    assert (counted.began_at - second.recorded_at).total_seconds() > 4 * 0.4
 
 
 # Transaction 1 ------------------------------------------------------------------------------------
@@ -468,14 +472,14 @@ async def test_a_mutation_that_has_committed_is_found_by_its_key(broker: Broker)
     assert broker.entries() == 1
 
 
-async def test_a_mutation_whose_connection_is_cut_is_undone_and_settled_by_a_fence(
+async def test_a_mutation_whose_connection_is_cut_is_undone_and_done_again(
     broker: Broker,
 ) -> None:
     await broker.submit(contract("transactional", **SHORT))
     broker.on_reach["inside_mutation"] = broker.end_sessions
     await broker.run_until(lambda found: found.intent.next_action_at is None)
     assert await broker.state() == ("succeeded", "committed")
-    assert await broker.outcomes() == ["presumed_ambiguous", "committed"]
+    assert await broker.outcomes() == ["not_sent", "committed"]
     assert broker.entries() == 1
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import uuid4
 
+import pytest
+
 from effect_adapters.base import Answer
 from effect_broker.protocol.conclusion import Next, View, write_decision
 from effect_broker.protocol.ports import Change, Snapshot
@@ -16,7 +18,7 @@ from protocol.world import TENANT, Trouble, World
 async def open_attempt(world: World) -> None:
     """Grant the first attempt to a process that dies before its mutation."""
     await world.submit()
-    world.store.troubles.extend([Trouble.NONE, Trouble.UNAVAILABLE])
+    world.store.troubles.extend([Trouble.NONE, Trouble.LOST_UNDONE])
     await world.dispatch(1, 1)
     assert world.outcomes == [None]
 
@@ -66,7 +68,7 @@ async def test_a_stale_probe_fences_nothing(transactional: World) -> None:
     other = transactional.ports_of(transactional.new_process("other"))
     settled = await transactional.probe(seen.version, other)
     transactional.clock.seconds += 5
-    transactional.store.troubles.extend([Trouble.NONE, Trouble.UNAVAILABLE])
+    transactional.store.troubles.extend([Trouble.NONE, Trouble.LOST_UNDONE])
     await transactional.dispatch(settled.version, 2, other)
     assert transactional.outcomes == ["presumed_ambiguous", None]
     before = transactional.snapshot
@@ -91,6 +93,28 @@ async def test_a_mutation_whose_commit_answer_is_lost_is_found_and_not_run_again
     assert calls.names == ["reserve", "dispatch 1", "reserve"]
     assert transactional.state == ("succeeded", "committed")
     assert len(transactional.target.entries) == 1
+
+
+@pytest.mark.parametrize("trouble", [Trouble.BUSY, Trouble.UNAVAILABLE])
+async def test_a_mutation_that_certainly_failed_does_not_wait_out_its_deadline(
+    transactional: World, trouble: Trouble
+) -> None:
+    await transactional.submit()
+    transactional.store.troubles.extend([Trouble.NONE, trouble])
+    await transactional.dispatch(1, 1)
+    await transactional.run_until_at_rest()
+    assert transactional.outcomes == ["not_sent", "committed"]
+    assert transactional.clock.seconds < 30  # the deadline of the first attempt
+    assert len(transactional.target.entries) == 1
+
+
+async def test_a_mutation_does_not_begin_after_its_budget(transactional: World) -> None:
+    """The process slept between its permission and its mutation."""
+    await transactional.submit()
+    transactional.on_reach["after_attempt_commit"] = lambda: transactional.let_pass(31)
+    await transactional.dispatch(1, 1)
+    assert transactional.target.sent == []
+    assert transactional.outcomes == ["not_sent"]
 
 
 async def test_mutation_and_receipt_come_together(transactional: World) -> None:

@@ -487,6 +487,10 @@ class World:
         due = [repair.DueEffect(i.tenant_id, i.effect_id, i.generation) for i in self.memory.due()]
         return due[:limit]
 
+    async def release_lifted(self, limit: int) -> int:
+        """Let effects go on whose hold was lifted."""
+        return await self.memory.release_lifted(limit)
+
     async def beat(self, executor_id: str, ttl_seconds: float) -> None:
         """No process of this world is watched."""
 

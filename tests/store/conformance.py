@@ -52,6 +52,17 @@ class Store(EffectStore, SubmitStore, Protocol):
     """What the suite drives."""
 
 
+class Both:
+    """Submits as the API does, and changes as a worker does."""
+
+    def __init__(self, api: SubmitStore, worker: EffectStore) -> None:
+        self.submit = api.submit
+        self.load = worker.load
+        self.change = worker.change
+        self.mutate = worker.mutate
+        self.payload = worker.payload
+
+
 @dataclass
 class World:
     """A store with one tenant and the sample contracts; `runs` lists the runs that it started."""

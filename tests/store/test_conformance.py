@@ -14,7 +14,7 @@ from effect_broker.proof.memory_store import MemoryStore
 from effect_broker.store.api import PostgresApiStore
 from effect_broker.store.runs import PostgresWorkerStore
 from effect_contracts.facts import SafetyClass
-from store.conformance import StoreConformance, World
+from store.conformance import Both, StoreConformance, World
 from store.samples import contract
 
 
@@ -40,7 +40,7 @@ class TestPostgres(StoreConformance):
             parts = (str(row[0]).rpartition(".") for row in rows)
             return [(UUID(before), int(generation)) for before, _, generation in parts]
 
-        return World(_Both(api_store, worker_store), tenant_id, runs)
+        return World(Both(api_store, worker_store), tenant_id, runs)
 
 
 class TestMemory(StoreConformance):
@@ -62,14 +62,3 @@ class TestMemory(StoreConformance):
             return [run for run in started if run[0] == effect_id]
 
         return World(store, UUID(int=1), runs)
-
-
-class _Both:
-    """Submits as the API does, and changes as a worker does."""
-
-    def __init__(self, api: PostgresApiStore, worker: PostgresWorkerStore) -> None:
-        self.submit = api.submit
-        self.load = worker.load
-        self.change = worker.change
-        self.mutate = worker.mutate
-        self.payload = worker.payload

@@ -32,7 +32,7 @@ CHECKED: dict[LiteralString, str] = {
     "UPDATE effect_broker.effect_intents SET receipt_digest = sha256('') WHERE effect_id = %(id)s":
         "final_has_a_receipt",
     "UPDATE effect_broker.effect_intents SET state = 'failed_final', version = version + 1,"
-    " receipt_digest = sha256('') WHERE effect_id = %(id)s": "final_has_nothing_to_do",
+    " receipt_digest = sha256('') WHERE effect_id = %(id)s": "final_is_at_most_counted",
     "UPDATE effect_broker.effect_intents SET next_action_at = NULL WHERE effect_id = %(id)s":
         "open_acts_or_is_parked",
     "UPDATE effect_broker.effect_intents SET parked = true WHERE effect_id = %(id)s":

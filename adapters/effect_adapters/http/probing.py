@@ -46,7 +46,7 @@ from effect_adapters.http.rendering import (
 )
 from effect_contracts.canonical import first_difference
 from effect_contracts.expressions import KEY_VARIABLE, pointer_value, search, url_variables
-from effect_contracts.facts import Verdict
+from effect_contracts.facts import CODE_SEVERAL_MATCHES, Verdict
 from effect_contracts.http_settings import (
     DigestKey,
     EtagKey,
@@ -63,6 +63,9 @@ _HASHES: Final[dict[str, Callable[[bytes], Any]]] = {
     "sha1": lambda data: hashlib.sha1(data, usedforsecurity=False),
     "md5": lambda data: hashlib.md5(data, usedforsecurity=False),
 }
+
+
+_GONE: Final = (404, 410)
 
 
 @dataclass(slots=True)
@@ -168,7 +171,9 @@ class Prober:
         if failed is not None:
             return Finding(Verdict.REJECTED, failed.code)
         if not succeeded:
-            return Finding(Verdict.UNKNOWN, _unmatched(reading))
+            # Nor does its absence say how it ended: targets forget operations, done or not.
+            gone = reading.reply.status in _GONE
+            return Finding(Verdict.UNKNOWN, "operation_gone" if gone else _unmatched(reading))
         if reading.broken_json:
             return Finding(Verdict.UNKNOWN, "body_invalid")
         extracted = extract(accepted.extraction, reading.json_or_none)
@@ -335,7 +340,7 @@ class Prober:
             return Finding(Verdict.NOT_COMMITTED, absent)
         ids = tuple(external_id for external_id in seen.ids if external_id is not None)
         if len(seen.matches) > 1:
-            return Finding(Verdict.MISMATCH, "several_matches", ids)
+            return Finding(Verdict.MISMATCH, CODE_SEVERAL_MATCHES, ids)
         if len(seen.matches) == 1:
             return self._match_finding(probe, seen.matches[0], ids)
         if seen.single:

@@ -35,6 +35,7 @@ EFFECT_EXAMPLE: dict[str, Any] = {
         "receipt": f"/v1/effects/{_EFFECT_ID}/receipt",
     },
     "waits_for_person": False,
+    "alert": None,
     "requested_by": "5f0c1c1e-3a52-4a0b-9c59-0f5f6d2c9a11",
     "trace_id": None,
     "preview": {"order": "42", "amount": 1200, "currency": "eur"},

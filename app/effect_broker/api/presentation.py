@@ -64,6 +64,7 @@ def effect_body(detail: EffectDetail, *, attempts: bool) -> dict[str, Any]:
     """Return an effect as it stands, with its attempts if asked for."""
     body = intent_body(detail.intent)
     body["waits_for_person"] = detail.parked
+    body["alert"] = detail.alert.value if detail.alert else None
     body["requested_by"] = detail.requested_by
     body["trace_id"] = detail.trace_id
     body["preview"] = dict(detail.preview)

@@ -332,6 +332,15 @@ def _effect_findings(facts: FleetFacts) -> Findings:
         )  # fmt: skip
     else:
         yield ok("parked", "no effect waits for a person")
+    if facts.alerts:
+        listed = ", ".join(f"{alert} {number}" for alert, number in facts.alerts.items())
+        yield fail(
+            "alerts", f"targets say otherwise than receipts: {listed}",
+            "`effect-broker effects inspect ID` shows what was seen; the contract promises more "
+            "than its target keeps",
+        )  # fmt: skip
+    else:
+        yield ok("alerts", "no target has contradicted a receipt")
     if facts.halted:
         yield fail(
             "restored", "the database went back in time: only idempotent effects are sent",

@@ -19,7 +19,7 @@ from effect_broker.cli.reasons import words_of
 from effect_broker.protocol.ports import AttemptRow, EvidenceRow, Snapshot
 from effect_broker.reading import EffectDetail, EventRecord
 from effect_contracts.decide import conclusive_from
-from effect_contracts.facts import EffectState, SafetyClass
+from effect_contracts.facts import Alert, EffectState, SafetyClass
 from effect_contracts.life import is_final
 
 COLUMNS: Final = ("id", "state", "reason", "tool", "operation key", "age", "next action")
@@ -108,6 +108,7 @@ def show(inspection: Inspection) -> None:
         ("version", f"{intent.version}, run {intent.generation}"),
         ("arguments", json.dumps(dict(detail.preview), ensure_ascii=False)),
         ("receipt", detail.receipt_digest.hex() if detail.receipt_digest else ""),
+        ("alert", detail.alert),
     ]
     if snapshot.facts.holds:
         rows.insert(6, ("held by", ", ".join(sorted(h.value for h in snapshot.facts.holds))))
@@ -126,6 +127,10 @@ def advice(inspection: Inspection) -> Iterator[str]:
     intent = detail.intent
     words = words_of(intent.reason)
     late = overdue_seconds(detail)
+    if detail.alert is Alert.DUPLICATE_DETECTED:
+        yield "ALERT: the target holds more than one object of this effect. Undo what is too much."
+    elif detail.alert is Alert.LATE_CONTRADICTION:
+        yield "ALERT: the target has contradicted the receipt since. Look there and compare."
     if not detail.parked and not is_final(intent.state):
         if late > _QUIET_SECONDS:
             yield (

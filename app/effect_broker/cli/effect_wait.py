@@ -123,6 +123,9 @@ def overdue_seconds(detail: EffectDetail) -> float:
 def next_step(detail: EffectDetail) -> str:
     """Return in words what happens next and when."""
     if is_final(detail.intent.state):
+        at = detail.intent.next_action_at
+        if at is not None:
+            return f"settled; its objects at the target are counted at {at:%Y-%m-%d %H:%M:%S}Z"
         return "nothing more happens"
     if detail.intent.next_action_at is None:
         return "nothing happens by itself; a person or new evidence ends it"

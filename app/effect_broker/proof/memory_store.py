@@ -44,6 +44,7 @@ from effect_broker.protocol.submission import Submission, Submitted
 from effect_contracts.document import ContractDocument
 from effect_contracts.facts import (
     FINAL_STATES,
+    Alert,
     Attempt,
     EffectState,
     Evidence,
@@ -51,6 +52,7 @@ from effect_contracts.facts import (
     Facts,
     Hold,
     Outcome,
+    SafetyClass,
     Verdict,
 )
 
@@ -58,6 +60,11 @@ T = TypeVar("T")
 
 # Writes that add a fact: a generation in which one happens has got somewhere.
 _FACTS = (StartAttempt, LoseAttempt, RecordOutcome, AddEvidence, FenceMutation, AddReceipt)
+
+# The holds that stand in a row of their own, which somebody lifts by changing that row.
+_HOLD_REASONS = frozenset(
+    {Hold.PAUSED.value, Hold.FROZEN.value, Hold.TENANT_DISABLED.value, Hold.DATABASE_RESTORED.value}
+)
 
 
 @dataclass
@@ -82,6 +89,7 @@ class _Row:
     receipt: AddReceipt | None = None
     mutations: dict[int, str] = field(default_factory=dict)
     parked: bool = False
+    alert: Alert | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -232,6 +240,10 @@ class MemoryStore:
         """Return whether an effect waits for a person."""
         return self._rows[effect_id].parked
 
+    def alert(self, effect_id: UUID) -> Alert | None:
+        """Return what a person has to know of a final effect."""
+        return self._rows[effect_id].alert
+
     # Inside ------------------------------------------------------------------------------------
 
     def _row(self, tenant_id: UUID, effect_id: UUID) -> _Row:
@@ -299,7 +311,7 @@ class MemoryStore:
             self.frozen.add((intent.tenant_id, intent.contract_name, intent.contract_version))
         for name in ("intent", "attempts", "evidence", "payloads", "events", "mutations"):
             setattr(row, name, getattr(copy, name))
-        row.receipt, row.parked = copy.receipt, copy.parked
+        row.receipt, row.parked, row.alert = copy.receipt, copy.parked, copy.alert
         for generation in started:
             self._enqueue(row.intent.tenant_id, row.intent.effect_id, generation)
 
@@ -374,6 +386,7 @@ class MemoryStore:
 
     def _advance(self, row: _Row, write: Advance) -> None:
         row.parked = write.parked
+        row.alert = write.alert or row.alert
         row.intent = replace(
             row.intent,
             state=write.state,
@@ -383,6 +396,21 @@ class MemoryStore:
             updated_at=self._now(),
         )
         row.events.append(MemoryEvent(row.intent.version, write, self._now()))
+
+    async def release_lifted(self, limit: int) -> int:
+        """See `effect_broker.repair.RunStore.release_lifted`."""
+        now, released = self._now(), 0
+        for row in self._rows.values():
+            at = row.intent.next_action_at
+            still = row.intent.reason in _HOLD_REASONS and (row.parked or (at or now) > now)
+            if not still or released == limit:
+                continue
+            if row.intent.reason in {hold.value for hold in self._snapshot(row).facts.holds}:
+                continue
+            row.parked = False
+            row.intent = replace(row.intent, next_action_at=now, updated_at=now)
+            released += 1
+        return released
 
     def due(self) -> tuple[Intent, ...]:
         """Return what the reconcile loop would take up, liveness of runs left aside."""
@@ -402,7 +430,9 @@ def _check(row: _Row) -> None:
     intent = row.intent
     final = intent.state in FINAL_STATES
     _guard(final == (row.receipt is not None))
-    _guard(not final or (intent.next_action_at is None and not row.parked))
+    counted = intent.safety is SafetyClass.RECONCILABLE
+    _guard(not final or ((intent.next_action_at is None or counted) and not row.parked))
+    _guard(final or row.alert is None)
     _guard(final or row.parked == (intent.next_action_at is None))
     if intent.state in {EffectState.PREPARED, EffectState.CANCELLED}:
         _guard(not row.attempts)

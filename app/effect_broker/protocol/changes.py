@@ -16,7 +16,9 @@ from uuid import UUID
 
 from effect_adapters.base import Answer, Finding
 from effect_broker.protocol.conclusion import (
+    Metadata,
     Next,
+    Sighting,
     View,
     add_fact,
     held_facts,
@@ -45,9 +47,11 @@ from effect_broker.protocol.ports import (
     StorePayload,
     Write,
 )
+from effect_contracts.audit import is_count
 from effect_contracts.backoff import exponential_seconds
 from effect_contracts.decide import Action, Reason, deadline, decide
 from effect_contracts.facts import (
+    CODE_SEVERAL_MATCHES,
     Attempt,
     Evidence,
     EvidenceSource,
@@ -257,10 +261,10 @@ def begin_probe(
 ) -> Change[ProbeStart]:
     """Compare-and-set on the version decided on, and fix when the observation began."""
     seen, decision = view(snapshot, identity)
-    if decision is None or snapshot.intent.version != expected_version:
+    if snapshot.intent.version != expected_version or seen.next is not Next.PROBE:
         return Change(ProbeStart(replace(seen, next=Next.RELOAD)))
-    if decision.action is not Action.PROBE:
-        return Change(ProbeStart(replace(seen, next=Next.RELOAD)))
+    if decision is None:
+        return _begin_count(snapshot, seen, identity, timeout_seconds, executor_id)
     through = snapshot.attempts[-1].fact.ordinal
     advance = Advance(
         event=LifeEvent.EVIDENCE_SOUGHT,
@@ -276,6 +280,48 @@ def begin_probe(
     return Change(ProbeStart(started, snapshot.now, through), (*losses(decision), advance))
 
 
+def _begin_count(
+    snapshot: Snapshot, seen: View, identity: str, timeout_seconds: float, executor_id: str
+) -> Change[ProbeStart]:
+    """Begin to count a final effect at its target (`effect_contracts.audit`)."""
+    actor = f"worker:{executor_id}"
+    if snapshot.intent.target_identity != identity:
+        # Another origin or account knows nothing of our objects.
+        given_up = _count_given_up(snapshot, Reason.TARGET_CHANGED, actor)
+        return Change(ProbeStart(replace(seen, next=Next.RELOAD)), (given_up,))
+    through = snapshot.attempts[-1].fact.ordinal
+    until = snapshot.now + timedelta(seconds=timeout_seconds)
+    advance = _after_end(snapshot, until, actor, "count_started", {"covers_through": through})
+    started = replace(seen, version=snapshot.intent.version + 1)
+    return Change(ProbeStart(started, snapshot.now, through), (advance,))
+
+
+def _count_given_up(snapshot: Snapshot, reason: Reason, actor: str) -> Advance:
+    metadata = {"why": reason.value, "generation": snapshot.intent.generation}
+    return _after_end(snapshot, None, actor, "count_given_up", metadata)
+
+
+def _after_end(
+    snapshot: Snapshot,
+    next_action_at: datetime | None,
+    actor: str,
+    kind: str,
+    metadata: Metadata,
+) -> Advance:
+    """Something happens to a final effect that adds no fact."""
+    intent = snapshot.intent
+    return Advance(
+        event=LifeEvent.LATE_FACT,
+        state=move(intent.state, LifeEvent.LATE_FACT),
+        reason=intent.reason,
+        next_action_at=next_action_at,
+        parked=False,
+        actor=actor,
+        kind=kind,
+        metadata=metadata,
+    )
+
+
 def open_operation(snapshot: Snapshot) -> AttemptRow | None:
     """Return the attempt whose accepted operation is the next to be polled, if there is one.
 
@@ -283,6 +329,8 @@ def open_operation(snapshot: Snapshot) -> AttemptRow | None:
     later attempt. Nor is one that stood when a later attempt was granted, since nothing is
     granted before an accepted operation is cleared.
     """
+    if is_final(snapshot.intent.state):
+        return None  # the objects themselves are counted
     failed = {e.covers_through for e in snapshot.facts.evidence if e.verdict is Verdict.REJECTED}
     latest_start = max((a.fact.started_at for a in snapshot.attempts), default=snapshot.now)
     for row in reversed(snapshot.attempts):
@@ -342,7 +390,15 @@ def add_evidence(
         "code": finding.code,
         "covers_through": covers_through,
     }
-    return add_fact(after, (write, *payloads), receipt_id, actor, "evidence_added", metadata)
+    sighting = Sighting(
+        verdict=finding.verdict,
+        counts=source is EvidenceSource.PROBE
+        and is_count(snapshot.facts, snapshot.document.policy(), began_at),
+        several=finding.code == CODE_SEVERAL_MATCHES,
+    )
+    return add_fact(
+        after, (write, *payloads), receipt_id, actor, "evidence_added", metadata, sighting
+    )
 
 
 def settle_transaction(
@@ -400,11 +456,12 @@ def requeue(snapshot: Snapshot, *, expected_generation: int, actor: str) -> Chan
     """
     intent = snapshot.intent
     due = intent.next_action_at is not None and intent.next_action_at <= snapshot.now
-    if is_final(intent.state) or not due or intent.generation != expected_generation:
+    if not due or intent.generation != expected_generation:
         return Change(False)
     idle = intent.generation - intent.progress_generation
     if idle >= IDLE_GENERATIONS_MAX:
-        return Change(False, (_parked(snapshot, Reason.RUN_FAILING, actor),))
+        stopped = _count_given_up if is_final(intent.state) else _parked
+        return Change(False, (stopped(snapshot, Reason.RUN_FAILING, actor),))
     wait = 0.0
     if idle >= IDLE_GENERATIONS_FREE:
         wait = exponential_seconds(

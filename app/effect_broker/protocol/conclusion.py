@@ -25,8 +25,10 @@ from effect_broker.protocol.ports import (
     Snapshot,
     Write,
 )
+from effect_contracts.audit import first_count_at, next_count_at
 from effect_contracts.decide import Action, Decision, Reason, decide
 from effect_contracts.facts import (
+    Alert,
     Attempt,
     EffectState,
     Evidence,
@@ -60,6 +62,7 @@ class View:
         version: the version on which that was decided.
         now: the database clock of the decision.
         at: for `wait`, when to ask again.
+        alert: a person has to know of what the step has found; the engine's module says so.
     """
 
     next: Next
@@ -69,6 +72,7 @@ class View:
     now: datetime
     ordinal: int | None = None
     at: datetime | None = None
+    alert: Alert | None = None
 
     def to_json(self) -> dict[str, str | int | None]:
         """Return the form that a step hands to the engine."""
@@ -80,6 +84,7 @@ class View:
             "now": self.now.isoformat(),
             "ordinal": self.ordinal,
             "at": self.at.isoformat() if self.at else None,
+            "alert": self.alert.value if self.alert else None,
         }
 
 
@@ -87,10 +92,20 @@ def view(snapshot: Snapshot, identity: str) -> tuple[View, Decision | None]:
     """Decide on a snapshot without writing; the decision is None for a final effect."""
     intent = snapshot.intent
     if is_final(intent.state):
-        end = View(Next.END, intent.version, intent.state, intent.reason, snapshot.now)
-        return end, None
+        at = intent.next_action_at
+        return _final_view(snapshot, intent.version, intent.state, intent.reason, at), None
     decision = decide(held_facts(snapshot, identity), snapshot.document.policy(), snapshot.now)
     return view_of(snapshot, decision, intent.version, intent.state), decision
+
+
+def _final_view(
+    snapshot: Snapshot, version: int, state: EffectState, reason: str, at: datetime | None
+) -> View:
+    """What is left to do for a final effect: nothing, or to count it at its target at `at`."""
+    if at is None:
+        return View(Next.END, version, state, reason, snapshot.now)
+    following = Next.WAIT if snapshot.now < at else Next.PROBE
+    return View(following, version, state, reason, snapshot.now, at=at)
 
 
 def needs_writing(snapshot: Snapshot, decision: Decision) -> bool:
@@ -149,40 +164,81 @@ def add_fact(
     actor: str,
     kind: str,
     metadata: Metadata,
+    sighting: Sighting | None = None,
 ) -> Change[View]:
-    """Write a fact and what follows from it; `after` already contains the fact."""
+    """Write a fact and what follows from it; `after` already contains the fact.
+
+    `sighting` is what a look-up saw, where the fact is one.
+    """
     intent = after.intent
     if is_final(intent.state):
-        contradicts, freezes = _after_the_end(after)
-        late = Advance(
-            event=LifeEvent.LATE_FACT,
-            state=move(intent.state, LifeEvent.LATE_FACT),
-            reason=intent.reason,
-            next_action_at=None,
-            parked=False,
-            actor=actor,
-            kind="late_fact",
-            metadata={**metadata, "contradicts": contradicts},
-        )
-        end = View(Next.END, intent.version + 1, intent.state, intent.reason, after.now)
-        return Change(end, (*writes, *freezes, late))
+        return _late_fact(after, writes, actor, metadata, sighting)
     # The target of the facts is the one that was bound; a changed target is found by the run.
     decision = decide(after.facts, after.document.policy(), after.now)
     change = write_decision(after, after.facts, decision, receipt_id, actor, kind, metadata)
     return Change(change.result, (*writes, *change.writes))
 
 
-def _after_the_end(after: Snapshot) -> tuple[bool, tuple[Write, ...]]:
-    """Whether the facts now say something else than the final state does, and what follows.
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What one look-up at the target saw.
 
-    The receipt stands. But a target that has made two objects of one key breaks its contract,
-    and the effects that are still to come must not trust it either.
+    Attributes:
+        counts: it began late enough after the end to count the effect's objects.
+        several: there is more than one object under our key.
     """
-    decision = decide(after.facts, after.document.policy(), after.now)
-    commits = decision.event is LifeEvent.COMMIT_PROVED
-    differs = commits != (after.intent.state is EffectState.SUCCEEDED)
-    freezes = (FreezeContract(decision.reason),) if decision.freezes else ()
-    return decision.freezes or differs, freezes
+
+    verdict: Verdict
+    counts: bool
+    several: bool
+
+
+def _late_fact(
+    after: Snapshot,
+    writes: tuple[Write, ...],
+    actor: str,
+    metadata: Metadata,
+    sighting: Sighting | None,
+) -> Change[View]:
+    """A fact on a final effect. It rewrites nothing; what it says against the receipt is an alert.
+
+    A target that has made two objects of one key, or one that its look-up denied, breaks its
+    contract, and the effects that are still to come must not trust it either.
+    """
+    intent, policy = after.intent, after.document.policy()
+    decision = decide(after.facts, policy, after.now)
+    succeeded = intent.state is EffectState.SUCCEEDED
+    differs = (decision.event is LifeEvent.COMMIT_PROVED) != succeeded
+    counts = sighting is not None and sighting.counts
+    alert: Alert | None = None
+    kind, at = "late_fact", intent.next_action_at
+    if sighting is not None and counts:
+        # `decide` knows a receipt's commit whatever the look-up says; here the look-up is judged.
+        there = sighting.verdict in {Verdict.COMMITTED, Verdict.MISMATCH}
+        differs |= sighting.verdict is not Verdict.UNKNOWN and there is not succeeded
+        differs |= sighting.verdict is Verdict.MISMATCH
+        kind = "counted"
+        at = next_count_at(after.facts, policy, intent.state, sighting.verdict, after.now)
+    if decision.freezes or (sighting is not None and sighting.several):
+        alert, kind = Alert.DUPLICATE_DETECTED, Alert.DUPLICATE_DETECTED.value
+    elif differs:
+        alert = Alert.LATE_CONTRADICTION
+    broken = decision.freezes or alert is Alert.DUPLICATE_DETECTED
+    denied = counts and not succeeded and differs
+    freezes = (FreezeContract(Reason.CONTRACT_VIOLATION),) if broken or denied else ()
+    advance = Advance(
+        event=LifeEvent.LATE_FACT,
+        state=move(intent.state, LifeEvent.LATE_FACT),
+        reason=intent.reason,
+        next_action_at=at,
+        parked=False,
+        actor=actor,
+        kind=kind,
+        metadata={**metadata, "contradicts": alert is not None},
+        alert=alert,
+    )
+    seen = _final_view(after, intent.version + 1, intent.state, intent.reason, at)
+    return Change(replace(seen, alert=alert), (*writes, *freezes, advance))
 
 
 def write_decision(
@@ -198,6 +254,7 @@ def write_decision(
     intent = snapshot.intent
     event = _resting_event(decision)
     state = move(intent.state, event)
+    version, at = intent.version + 1, _next_action_at(snapshot, facts, decision, state)
     writes: list[Write] = [*losses(decision)]
     if decision.action is Action.SETTLE:
         writes.append(_receipt(snapshot, decision, state, receipt_id))
@@ -208,14 +265,17 @@ def write_decision(
             event=event,
             state=state,
             reason=decision.reason,
-            next_action_at=_next_action_at(decision, snapshot.now),
+            next_action_at=at,
             parked=decision.action is Action.PARK,
             actor=actor,
             kind=kind,
             metadata={**metadata, "row": decision.row},
         )
     )
-    return Change(view_of(snapshot, decision, intent.version + 1, state), tuple(writes))
+    seen = view_of(snapshot, decision, version, state)
+    if decision.action is Action.SETTLE:
+        seen = _final_view(snapshot, version, state, decision.reason, at)
+    return Change(seen, tuple(writes))
 
 
 def _resting_event(decision: Decision) -> LifeEvent:
@@ -233,13 +293,17 @@ def _resting_event(decision: Decision) -> LifeEvent:
             raise AssertionError(f"no dispatch has the reason {decision.reason}")
 
 
-def _next_action_at(decision: Decision, now: datetime) -> datetime | None:
+def _next_action_at(
+    snapshot: Snapshot, facts: Facts, decision: Decision, state: EffectState
+) -> datetime | None:
     match decision.action:
         case Action.WAIT:
             return decision.at
         case Action.DISPATCH | Action.PROBE:
-            return now
-        case Action.PARK | Action.SETTLE:
+            return snapshot.now
+        case Action.SETTLE:
+            return first_count_at(facts, snapshot.document.policy(), state, snapshot.now)
+        case Action.PARK:
             return None
         case never:
             assert_never(never)

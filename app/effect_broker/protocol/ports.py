@@ -17,6 +17,7 @@ from uuid import UUID
 from effect_adapters.base import Adapter, Answer, Reach, TransactionalAdapter
 from effect_contracts.document import ContractDocument
 from effect_contracts.facts import (
+    Alert,
     Attempt,
     EffectState,
     Evidence,
@@ -51,7 +52,8 @@ class Intent:
         reason: the stored reason of the latest decision.
         generation: number of the run that may drive the effect now, from 1.
         progress_generation: the generation in which the latest fact was added.
-        next_action_at: when the broker acts next; None where it is final or waits for a person.
+        next_action_at: when the broker acts next; None where it waits for a person, and where it
+            is final unless the target has to be counted once more (`effect_contracts.audit`).
         target_identity: origin and account of the first attempt, once there is one.
         wire_digest: SHA-256 of the stored wire request.
     """
@@ -243,6 +245,7 @@ class Advance:
         parked: nothing happens by itself; a person or new evidence ends it.
         actor: `worker:<executor>`, `operator:<credential>`, `caller:<credential>`, …
         kind: what happened, for the event (`attempt_started`, `outcome_recorded`, …).
+        alert: what a person has to know of a final effect; None leaves what is stored.
         metadata: ids, ordinals, states and codes only; never arguments, answers or secrets.
     """
 
@@ -254,6 +257,7 @@ class Advance:
     actor: str
     kind: str
     metadata: Mapping[str, str | int | float | bool | None]
+    alert: Alert | None = None
 
 
 Write = (

@@ -82,9 +82,7 @@ async def reserve(ports: Ports, tenant_id: UUID, effect_id: UUID, generation: in
         adapter = ports.adapters[snapshot.document.adapter.kind]
         identity = adapter.identity(snapshot.document)
         seen, decision = conclusion.view(snapshot, identity)
-        if decision is None:
-            return seen
-        if conclusion.needs_writing(snapshot, decision):
+        if decision is not None and conclusion.needs_writing(snapshot, decision):
             seen = await ports.store.change(
                 tenant_id,
                 effect_id,
@@ -160,13 +158,11 @@ async def probe(ports: Ports, tenant_id: UUID, effect_id: UUID, version: int) ->
         VaultError: what the question is made of cannot be opened; nothing was asked.
     """
     snapshot = await ports.store.load(tenant_id, effect_id)
-    if snapshot.intent.version != version:
-        return _reload(snapshot, Next.RELOAD)
     document = snapshot.document
     adapter = ports.adapters[document.adapter.kind]
     ports.reach(FaultPoint.BEFORE_PROBE)
     if document.safety is SafetyClass.TRANSACTIONAL:
-        return await _settled_transaction(ports, snapshot, adapter.identity(document))
+        return await _settled_transaction(ports, snapshot, version, adapter.identity(document))
     asking = cast(Adapter, adapter)
     # Opened before the probe begins; the version, compared below, holds them together.
     arguments = await _arguments(ports, tenant_id, effect_id)
@@ -236,7 +232,6 @@ async def _granted(
             attempt_id=attempt_id,
             executor_id=ports.process.executor_id,
         )
-        permission = None
         if change.result.kind is GrantKind.GRANTED:
             # Opened before the commit: a request that cannot be opened must not burn an attempt.
             permission = _Permission(
@@ -326,13 +321,19 @@ async def _mutated(ports: Ports, adapter: TransactionalAdapter, call: DispatchCa
         seen = await ports.store.mutate(
             call.tenant_id, call.effect_id, Mutation(call.ordinal, run), planned
         )
-    except (CommitUnknown, StoreUnavailable, StoreBusy):
+    except CommitUnknown:
         return await _until_known(ports, lambda: _found(ports, call))
+    except (StoreUnavailable, StoreBusy):
+        return await _recorded(ports, call, _undone("rolled_back"))
     if seen is None:
-        undone = Answer(Outcome.NOT_SENT, "effect_final", bytes_may_have_left=False)
-        return await _recorded(ports, call, undone)
+        return await _recorded(ports, call, _undone("effect_final"))
     ports.reach(FaultPoint.AFTER_OUTCOME_COMMIT)
     return seen
+
+
+def _undone(code: str) -> Answer:
+    """The mutation's transaction has certainly ended without a commit."""
+    return Answer(Outcome.NOT_SENT, code, bytes_may_have_left=False)
 
 
 async def _found(ports: Ports, call: DispatchCall) -> View:
@@ -342,7 +343,9 @@ async def _found(ports: Ports, call: DispatchCall) -> View:
 # Probe, in parts --------------------------------------------------------------------------------
 
 
-async def _settled_transaction(ports: Ports, snapshot: Snapshot, identity: str) -> View:
+async def _settled_transaction(
+    ports: Ports, snapshot: Snapshot, version: int, identity: str
+) -> View:
     intent = snapshot.intent
     try:
         return await ports.store.change(
@@ -351,7 +354,7 @@ async def _settled_transaction(ports: Ports, snapshot: Snapshot, identity: str) 
             partial(
                 changes.settle_transaction,
                 identity=identity,
-                expected_version=intent.version,
+                expected_version=version,
                 evidence_id=ports.new_id(),
                 receipt_id=ports.new_id(),
                 actor=_actor(ports),

@@ -27,6 +27,7 @@ from effect_broker.store.pool import Pool
 from effect_broker.store.postgres import PostgresStore
 from effect_broker.store.rows import Row, attempt_of, intent_of, sealed_of
 from effect_contracts.document import ContractDocument
+from effect_contracts.facts import Alert
 
 # How old the active contract of a tool may be here. Switching a version is no barrier: submits on
 # either side of it race anyway, and each intent pins the document that it was made under.
@@ -41,7 +42,7 @@ _DETAIL: Final = """
 SELECT effect_id, tenant_id, operation_key, tool, request_hash, contract_name, contract_version,
        contract_digest, safety, downstream_key, state, version, reason, generation,
        progress_generation, next_action_at, target_identity, wire_digest, created_at, updated_at,
-       parked, requested_by, trace_id, preview, receipt_digest, clock_timestamp() AS now
+       parked, requested_by, trace_id, preview, receipt_digest, alert, clock_timestamp() AS now
 FROM effect_broker.effect_intents
 WHERE tenant_id = %(tenant_id)s"""
 
@@ -244,5 +245,6 @@ def _detail(row: Row, attempts: Sequence[Row]) -> EffectDetail:
         preview=row["preview"] or {},
         receipt_digest=row["receipt_digest"],
         now=row["now"],
+        alert=Alert(row["alert"]) if row["alert"] else None,
         attempts=tuple(attempt_of(attempt) for attempt in attempts),
     )

@@ -103,6 +103,10 @@ SELECT reason, count(*)::integer AS effects FROM effect_broker.effect_intents
 WHERE state NOT IN ('succeeded', 'failed_final', 'cancelled', 'compensated') AND parked
 GROUP BY reason ORDER BY count(*) DESC, reason
 """
+_ALERTS: Final = """
+SELECT alert, count(*)::integer AS effects FROM effect_broker.effect_intents
+WHERE alert IS NOT NULL GROUP BY alert ORDER BY alert
+"""
 _HALTED: Final = """
 SELECT halted_at IS NOT NULL AS halted FROM effect_broker.database_identity WHERE singleton
 """
@@ -190,6 +194,7 @@ class FleetFacts:
         beating: executors whose heartbeat is alive.
         holders: executor id to the number of runs that it holds.
         overdue: effects whose next action has been due for longer than was asked.
+        alerts: final effects whose target says otherwise than their receipt, by kind.
         held_contracts: contract and version to the number of tenants it is frozen or paused for.
     """
 
@@ -204,6 +209,7 @@ class FleetFacts:
     overdue: int
     overdue_longest_seconds: float
     parked: Mapping[str, int]
+    alerts: Mapping[str, int]
     halted: bool
     held_contracts: Mapping[str, int]
     hmac_key_ids: tuple[str, ...]
@@ -271,6 +277,7 @@ def look_at_fleet(url: str, overdue_seconds: float) -> FleetFacts:
             overdue=overdue["effects"],
             overdue_longest_seconds=overdue["longest_seconds"],
             parked=counts(_PARKED),
+            alerts=counts(_ALERTS),
             halted=bool(one(_HALTED).get("halted")),
             held_contracts=counts(_CONTROLS),
             hmac_key_ids=column(_HMAC_KEYS),

@@ -4,6 +4,7 @@
     lock, deadlock, serialization, timeout    StoreBusy          nothing was committed
     the same losses while COMMIT is out       CommitUnknown      it has happened or it has not
     another active contract                   ContractMoved      nothing was committed
+    a run that the engine did not take        StoreUnavailable   nothing was committed
     a guard, a constraint                     StaleWrite         a bug, or a hand in the database
     anything else                             StoreError         a bug; nothing was committed
 
@@ -33,6 +34,7 @@ from effect_broker.protocol.ports import (
 
 GUARD_SQLSTATE: Final = "EB001"
 CONTRACT_MOVED_SQLSTATE: Final = "EB002"
+NOT_ENQUEUED_SQLSTATE: Final = "EB003"
 
 # What a query on the engine's tables meets while its schema is away, is being made anew, or has
 # not been granted again. The broker's own tables are the authority and go on without it.
@@ -60,6 +62,7 @@ _LOST: Final = frozenset(
 _COMMIT_IN_DOUBT: Final = frozenset({"40003", "08007"})
 _REFUSED: Final = frozenset(
     {
+        NOT_ENQUEUED_SQLSTATE,
         "25006",  # read_only_sql_transaction: a standby, or a primary that was demoted
         "28",  # no such login, wrong password
         "3D000",  # no such database

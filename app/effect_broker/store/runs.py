@@ -7,8 +7,7 @@ while its schema is away, no run can be started, and what is due waits for it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from effect_broker import hosting
 from effect_broker.repair import DueEffect
@@ -129,14 +128,34 @@ FROM pg_control_system() AS s, pg_control_checkpoint() AS c
 WHERE d.singleton AND d.halted_at IS NULL
   AND (d.system_identifier, d.timeline) IS DISTINCT FROM (s.system_identifier, c.timeline_id)
 """
-_RESUMED_AT: Final = """
-SELECT halted_at IS NOT NULL AS halted, bounds_restart_at
-FROM effect_broker.database_identity WHERE singleton
+_HALTED: Final = """
+SELECT halted_at IS NOT NULL AS halted FROM effect_broker.database_identity WHERE singleton
 """
+
+# Whoever lifts a hold changes one row. What stood still for it is found here, by looking, so that
+# an effect which was parked at the very moment of the lifting is not forgotten. A row that is
+# locked is just being moved; the next look finds it.
 _RELEASE: Final = """
-UPDATE effect_broker.effect_intents
+UPDATE effect_broker.effect_intents AS i
 SET parked = false, next_action_at = clock_timestamp(), updated_at = clock_timestamp()
-WHERE parked AND reason = 'database_restored'
+FROM (
+    SELECT h.tenant_id, h.effect_id FROM effect_broker.effect_intents AS h
+    WHERE h.reason IN ('paused', 'frozen', 'tenant_disabled', 'database_restored')
+      AND (h.parked OR h.next_action_at > clock_timestamp())
+      AND CASE h.reason
+          WHEN 'tenant_disabled' THEN EXISTS (
+              SELECT 1 FROM effect_broker.tenants AS t
+              WHERE t.tenant_id = h.tenant_id AND t.disabled_at IS NULL)
+          WHEN 'database_restored' THEN NOT EXISTS (
+              SELECT 1 FROM effect_broker.database_identity AS d WHERE d.halted_at IS NOT NULL)
+          ELSE NOT EXISTS (
+              SELECT 1 FROM effect_broker.contract_controls AS c
+              WHERE c.tenant_id = h.tenant_id AND c.contract_name = h.contract_name
+                AND c.contract_version = h.contract_version
+                AND CASE h.reason WHEN 'paused' THEN c.paused_at ELSE c.frozen_at END IS NOT NULL)
+          END
+    LIMIT %(limit)s FOR NO KEY UPDATE OF h SKIP LOCKED) AS lifted
+WHERE i.tenant_id = lifted.tenant_id AND i.effect_id = lifted.effect_id
 """
 
 
@@ -151,11 +170,8 @@ class PostgresWorkerStore(PostgresStore):
         """
         await self._write(_BEAT, executor_id=executor_id, ttl_seconds=ttl_seconds)
 
-    async def watch_database(self, resumed_at: datetime | None) -> tuple[bool, datetime | None]:
-        """Halt dispatch if the server was restored or has failed over; let go of what waited for
-        an operator's word on that once it is there.
-
-        Returns whether dispatch is halted, and the latest resumption, to be handed in next time.
+    async def watch_database(self) -> bool:
+        """Halt dispatch if the server was restored or has failed over; return whether it is.
 
         Raises:
             StoreUnavailable, StoreBusy, CommitUnknown.
@@ -163,13 +179,18 @@ class PostgresWorkerStore(PostgresStore):
         async with self.connection() as (connection, progress):
             progress.committing = True
             await connection.execute(_HALT)
-            row = await (await connection.execute(_RESUMED_AT)).fetchone()
-            if row is None or row["halted"]:
-                return row is not None, resumed_at
-            latest = cast("datetime | None", row["bounds_restart_at"])
-            if latest is not None and latest != resumed_at:
-                await connection.execute(_RELEASE)
-            return False, latest
+            row = await (await connection.execute(_HALTED)).fetchone()
+            return row is not None and bool(row["halted"])
+
+    async def release_lifted(self, limit: int) -> int:
+        """Let effects go on whose hold was lifted; return how many.
+
+        Raises:
+            StoreUnavailable, StoreBusy, CommitUnknown.
+        """
+        async with self.connection() as (connection, progress):
+            progress.committing = True
+            return (await connection.execute(_RELEASE, {"limit": limit})).rowcount
 
     async def describe_executor(self, executor_id: str, host: str, pid: int, version: str) -> None:
         """Add what a reader wants to know of an executor that has beaten once."""

@@ -24,7 +24,7 @@ SELECT effect_id, tenant_id, operation_key, tool, request_hash, contract_name, c
        contract_digest, safety, downstream_key, state, version, reason, generation,
        progress_generation, next_action_at, target_identity, wire_digest, created_at, updated_at,
        cancel_requested_at, failed_by_operator_at, send_before, latest_ordinal, parked,
-       receipt_digest
+       receipt_digest, alert
 FROM effect_broker.effect_intents
 WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s
 """
@@ -255,7 +255,7 @@ WITH written AS (
         generation = %(generation)s, progress_generation = %(progress_generation)s,
         latest_ordinal = %(latest_ordinal)s, next_action_at = %(next_action_at)s,
         parked = %(parked)s, target_identity = %(target_identity)s,
-        wire_digest = %(wire_digest)s, receipt_digest = %(receipt_digest)s,
+        wire_digest = %(wire_digest)s, receipt_digest = %(receipt_digest)s, alert = %(alert)s,
         event_digest = coalesce(
             (SELECT e.digest FROM effect_broker.effect_events AS e
              WHERE e.tenant_id = i.tenant_id AND e.effect_id = i.effect_id
@@ -269,6 +269,6 @@ SELECT effect_broker.expect_one(count(*), 'update_intent') FROM written
 """
 
 ENQUEUE_RUN: Final = """
-SELECT effect_broker.enqueue_run(
-    %(tenant_id)s, %(effect_id)s, %(generation)s, %(next_action_at)s)
+SELECT effect_broker.expect_enqueued(effect_broker.enqueue_run(
+    %(tenant_id)s, %(effect_id)s, %(generation)s, %(next_action_at)s))
 """

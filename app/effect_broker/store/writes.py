@@ -55,6 +55,7 @@ class _Standing:
     target_identity: str | None
     wire_digest: bytes | None
     receipt_digest: bytes | None
+    alert: str | None
 
 
 def statements_for(
@@ -82,6 +83,7 @@ def statements_for(
         target_identity=intent.target_identity,
         wire_digest=intent.wire_digest,
         receipt_digest=row["receipt_digest"],
+        alert=row["alert"],
     )
     requeue: Requeue | None = None
     for write in writes:
@@ -131,6 +133,7 @@ def _folded(standing: _Standing, write: Write) -> _Standing:
                 version=standing.version + 1,
                 next_action_at=write.next_action_at,
                 parked=write.parked,
+                alert=write.alert.value if write.alert else standing.alert,
             )
         case (
             LoseAttempt()
