@@ -34,6 +34,7 @@ from effect_broker.postgres.container import ContainerPostgresError
 from effect_broker.postgres.embedded import EmbeddedPostgresError
 from effect_broker.process import WorkerProcess
 from effect_broker.protocol.ports import Ports, StoreError
+from effect_broker.resolving import Resolving
 from effect_broker.secretrefs import SecretReferences
 from effect_broker.store.api import PostgresApiStore
 from effect_broker.store.health import DatabaseHealth, database_health
@@ -171,6 +172,7 @@ async def api_services(settings: Settings, login: DatabaseLogin) -> AsyncIterato
         yield Services(
             intake=Intake(store, renderers, ring, vault, faults.reach),
             reads=store,
+            resolving=Resolving(store, new_id),
             vault=vault,
             authenticator=CachedAuthentication(Authentication(pool)),
             health=partial(_health, pool),
@@ -294,7 +296,9 @@ def _worker_pool(login: DatabaseLogin, name: str, size_max: int, ttl_seconds: fl
 
 async def _check_database(login: DatabaseLogin, role: DatabaseRole) -> None:
     """Try one connection first: a pool only says that it got none in time."""
-    trouble = await asyncio.to_thread(connection_trouble, login.url, role, variable=login.source)
+    trouble = await asyncio.to_thread(
+        connection_trouble, login.url, role, variable=login.source, keeps_settings=True
+    )
     if trouble is not None:
         raise ConfigurationProblem(trouble)
 

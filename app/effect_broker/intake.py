@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Protocol
 from uuid import UUID
 
@@ -40,6 +41,7 @@ from effect_contracts.canonical import (
 from effect_contracts.document import ContractDocument
 from effect_contracts.errors import (
     EffectError,
+    Forbidden,
     InvalidArguments,
     InvalidPayload,
     PayloadConflict,
@@ -51,13 +53,31 @@ from effect_contracts.errors import (
 _CONTRACT_READS_MAX = 3
 
 
+class Scope(StrEnum):
+    """What an API key may be made for."""
+
+    EFFECTS = "effects"  # submit and read
+    OPERATE = "operate"  # conclude what has become of an effect
+
+
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Who asks, as authentication has found; never taken from the request."""
+    """Who asks, as authentication has found; never taken from the request.
+
+    Attributes:
+        credential: the id of the API key, or the name of the operator at the command line.
+        scopes: what the credential may do.
+    """
 
     tenant_id: UUID
     hmac_key_id: str
     credential: str
+    scopes: frozenset[str] = frozenset()
+
+    def require(self, scope: Scope) -> None:
+        """Raise `Forbidden` if the credential lacks the scope."""
+        if scope.value not in self.scopes:
+            raise Forbidden(scope=scope.value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ row is one function below and carries its number. It is asked after every new fa
 again inside the transaction that grants an attempt, on the database clock.
 
     row  facts                                              decision
-    1    committed with different external ids              review `contract_violation`, freeze
+    1    committed with different external ids              freeze; review `contract_violation`,
+                                                            or what a person has said since
     2    any attempt or evidence committed                  settle: succeeded
     2b   an operator recorded final failure                 settle: failed_final
     3    any key_conflict, any partial                      review
@@ -202,7 +203,7 @@ class _Case:
         ids = {a.external_id for a in answers if a.external_id is not None}
         ids |= {i for e in findings for i in e.external_ids}
         if len(ids) > 1:
-            return self._park(Reason.CONTRACT_VIOLATION, 1, freezes=True)
+            return self._violation_decision(findings)
         if answers or findings:
             # The target's own answer says more than a look-up; the first of a kind is kept.
             winner: Attempt | Evidence = answers[0] if answers else findings[0]
@@ -212,6 +213,16 @@ class _Case:
         if self.facts.failed_by_operator:
             return self._fail(Reason.FAILED_BY_OPERATOR, 2)
         return None
+
+    def _violation_decision(self, findings: list[Evidence]) -> Decision:
+        """Two objects of one key: a person has to say which one counts, or that none does."""
+        if self.facts.failed_by_operator:
+            return replace(self._fail(Reason.FAILED_BY_OPERATOR, 1), freezes=True)
+        said = [e for e in findings if e.source is EvidenceSource.OPERATOR]
+        if not said:
+            return self._park(Reason.CONTRACT_VIOLATION, 1, freezes=True)
+        event, winner = LifeEvent.COMMIT_PROVED, said[-1]
+        return Decision(Action.SETTLE, event, Reason.COMMITTED, 1, winner=winner, freezes=True)
 
     # Row 3 --------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@
     │   ├── PayloadConflict          409 payload_conflict
     │   ├── StaleVersion             409 stale_version
     │   ├── TooEarly                 409 too_early
+    │   ├── DecisionConflict         409 decision_conflict
     │   └── TransitionRefused        409 illegal_transition
     ├── ContractError                a contract document is at fault
     │   ├── ContractInvalid          422 contract_invalid
@@ -42,11 +43,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import ClassVar, Final, TypeAlias, assert_never
+from typing import ClassVar, Final, TypeAlias
 from uuid import UUID
 
 from effect_contracts.facts import EffectState
+from effect_contracts.problem_codes import PROBLEM_TYPE_PREFIX as PROBLEM_TYPE_PREFIX
+from effect_contracts.problem_codes import ProblemCode as ProblemCode
+from effect_contracts.problem_codes import status_of as status_of
 from effect_contracts.reasons import OPERATION_KEY_SENTENCES, PAYLOAD_SENTENCES, REQUEST_SENTENCES
 from effect_contracts.reasons import OperationKeyReason as OperationKeyReason
 from effect_contracts.reasons import PayloadReason as PayloadReason
@@ -56,84 +59,7 @@ from effect_contracts.reasons import RequestReason as RequestReason
 # names the caller chose. A cut pointer still names a place that encloses the one at fault.
 POINTER_CHARS_MAX: Final = 512
 
-PROBLEM_TYPE_PREFIX: Final = "urn:effect-broker:problem:"
-
 Extra: TypeAlias = str | int | list[dict[str, str]]
-
-
-class ProblemCode(StrEnum):
-    """The stable name of a problem: what programs compare, and the end of its type URN."""
-
-    REQUEST_MALFORMED = "request_malformed"
-    METHOD_NOT_ALLOWED = "method_not_allowed"
-    PAYLOAD_TOO_LARGE = "payload_too_large"
-    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
-    INVALID_REQUEST = "invalid_request"
-    INVALID_PAYLOAD = "invalid_payload"
-    INVALID_OPERATION_KEY = "invalid_operation_key"
-    INVALID_ARGUMENTS = "invalid_arguments"
-    UNKNOWN_TOOL = "unknown_tool"
-    UNAUTHENTICATED = "unauthenticated"
-    FORBIDDEN = "forbidden"
-    TENANT_DISABLED = "tenant_disabled"
-    NOT_FOUND = "not_found"
-    RATE_LIMITED = "rate_limited"
-    PAYLOAD_CONFLICT = "payload_conflict"
-    STALE_VERSION = "stale_version"
-    TOO_EARLY = "too_early"
-    ILLEGAL_TRANSITION = "illegal_transition"
-    CONTRACT_INVALID = "contract_invalid"
-    CONTRACT_CONFLICT = "contract_conflict"
-    STORAGE_UNAVAILABLE = "storage_unavailable"
-    KEY_RING_MISSING = "key_ring_missing"
-    CONFIGURATION_INVALID = "configuration_invalid"
-    INTERNAL = "internal"
-
-
-def status_of(code: ProblemCode) -> int:
-    """Return the HTTP status that belongs to `code` (RFC 9110, section 15)."""
-    match code:
-        case ProblemCode.REQUEST_MALFORMED:
-            return 400
-        case ProblemCode.UNAUTHENTICATED:
-            return 401
-        case ProblemCode.FORBIDDEN | ProblemCode.TENANT_DISABLED:
-            return 403
-        case ProblemCode.NOT_FOUND:
-            return 404
-        case ProblemCode.METHOD_NOT_ALLOWED:
-            return 405
-        case (
-            ProblemCode.PAYLOAD_CONFLICT
-            | ProblemCode.STALE_VERSION
-            | ProblemCode.TOO_EARLY
-            | ProblemCode.ILLEGAL_TRANSITION
-            | ProblemCode.CONTRACT_CONFLICT
-        ):
-            return 409
-        case ProblemCode.PAYLOAD_TOO_LARGE:
-            return 413
-        case ProblemCode.UNSUPPORTED_MEDIA_TYPE:
-            return 415
-        case (
-            ProblemCode.INVALID_REQUEST
-            | ProblemCode.INVALID_PAYLOAD
-            | ProblemCode.INVALID_OPERATION_KEY
-            | ProblemCode.INVALID_ARGUMENTS
-            | ProblemCode.UNKNOWN_TOOL
-            | ProblemCode.CONTRACT_INVALID
-        ):
-            return 422
-        case ProblemCode.RATE_LIMITED:
-            return 429
-        case (
-            ProblemCode.KEY_RING_MISSING | ProblemCode.CONFIGURATION_INVALID | ProblemCode.INTERNAL
-        ):
-            return 500
-        case ProblemCode.STORAGE_UNAVAILABLE:
-            return 503
-        case _:
-            assert_never(code)
 
 
 def json_pointer(tokens: Iterable[str | int]) -> str:
@@ -464,6 +390,18 @@ class TooEarly(ConflictError):
         super().__init__(
             f"Proof of no commit counts only if it was observed from {moment} on.",
             extras={"not_before": moment},
+        )
+
+
+class DecisionConflict(ConflictError):
+    """The decision id stands for another statement already."""
+
+    code = ProblemCode.DECISION_CONFLICT
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This decision id was used for another statement; nothing was changed. "
+            "Choose a new id for a new decision."
         )
 
 

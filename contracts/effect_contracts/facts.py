@@ -87,6 +87,14 @@ class EvidenceSource(StrEnum):
     TRANSACTION = "transaction"
 
 
+class Conclusion(StrEnum):
+    """What a person may conclude of an effect; "try again" is none of it."""
+
+    COMMITTED = "committed"
+    NOT_COMMITTED = "not_committed"
+    FAILED = "failed"
+
+
 class Hold(StrEnum):
     """Why nothing may be dispatched now although the facts alone would allow it."""
 

@@ -18,6 +18,7 @@ class RequestReason(StrEnum):
     TYPE = "type"
     LENGTH = "length"
     FORMAT = "format"
+    FUTURE = "future"
 
 
 REQUEST_SENTENCES: Final = {
@@ -28,6 +29,7 @@ REQUEST_SENTENCES: Final = {
     RequestReason.FORMAT: (
         "A member of the request is not written as it must be; moments are RFC 3339 with an offset."
     ),
+    RequestReason.FUTURE: "An observation cannot begin later than now, by the database's clock.",
 }
 
 

@@ -18,7 +18,7 @@ from effect_contracts.document import ContractDocument
 SERVER = ServerFacts(170002, False, False, "on", "on", "on", "", 0)
 SESSION = SessionFacts("effect_broker_api", False, False, "on", 1.5, 2.0, False, ())
 FLEET = FleetFacts(
-    schema_version="0002",
+    schema_version="0003",
     engine_version=125,
     queue_registered=True,
     live_workers=2,
@@ -57,7 +57,7 @@ def bad(findings: Iterable[Finding]) -> dict[str, Level]:
 
 def test_a_sound_deployment_has_no_finding() -> None:
     assert bad(checks.server_findings(SERVER)) == {}
-    assert bad(checks.fleet_findings(FLEET, "0002")) == {}
+    assert bad(checks.fleet_findings(FLEET, "0003")) == {}
     assert bad(checks.ring_findings(RING, FLEET)) == {}
     assert bad(checks.key_scope_findings(FLEET.operation_keys)) == {}
     for process in ("api", "worker"):
@@ -140,7 +140,7 @@ def test_a_superuser_is_a_warning_where_one_develops() -> None:
 def test_a_fleet_that_does_not_move_is_named(
     change: dict[str, object], expected: dict[str, Level]
 ) -> None:
-    assert bad(checks.fleet_findings(replace(FLEET, **change), "0002")) == expected  # type: ignore[arg-type]
+    assert bad(checks.fleet_findings(replace(FLEET, **change), "0003")) == expected  # type: ignore[arg-type]
 
 
 def test_a_ring_that_lacks_a_stored_key_fails() -> None:

@@ -249,6 +249,13 @@ class World:
             return Reason.RETRIES_EXHAUSTED
         return None if self.key_alive else Reason.KEY_EXPIRED
 
+    @property
+    def a_person_has_seen_it(self) -> bool:
+        return any(
+            e.verdict is Verdict.COMMITTED and e.source is EvidenceSource.OPERATOR
+            for e in self.facts.evidence
+        )
+
     def class_is(self, safety: SafetyClass) -> bool:
         return self.policy.safety is safety
 
@@ -343,6 +350,16 @@ def mismatched(w: World) -> bool:
 Row = tuple[str, Callable[[World], object], Callable[[World], Answer]]
 
 ROWS: tuple[Row, ...] = (
+    (
+        "1 two objects, and a person ended it",
+        lambda w: len(w.committed_ids) > 1 and w.facts.failed_by_operator,
+        lambda w: failure(Reason.FAILED_BY_OPERATOR)._replace(freezes=True),
+    ),
+    (
+        "1 two objects, and a person said which one counts",
+        lambda w: len(w.committed_ids) > 1 and w.a_person_has_seen_it,
+        lambda w: Answer(Action.SETTLE, LifeEvent.COMMIT_PROVED, Reason.COMMITTED, freezes=True),
+    ),
     (
         "1 two objects",
         lambda w: len(w.committed_ids) > 1,

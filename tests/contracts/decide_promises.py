@@ -82,14 +82,26 @@ def broken_promises(
         yield "a moment belongs to a wait"
     if decision.at is not None and decision.at <= now:
         yield "a wait ends in the future"
-    if decision.freezes != (decision.reason is Reason.CONTRACT_VIOLATION):
-        yield "a contract violation freezes, and nothing else does"
+    if decision.freezes != _two_objects(facts):
+        yield "two objects of one key freeze, and nothing else does"
     for state in states_of(facts):
         if decision.event not in LIFE[state]:
             yield f"{decision.event} is legal from {state}"
     yield from _broken_by_dispatch(facts, policy, now, decision, bool(within))
     yield from _broken_by_settling(facts, policy, now, decision)
     yield from _broken_by_holds(facts, decision)
+
+
+def _two_objects(facts: Facts) -> bool:
+    ids = {
+        a.external_id
+        for a in facts.attempts
+        if a.outcome is Outcome.COMMITTED and a.external_id is not None
+    }
+    for found in facts.evidence:
+        if found.verdict is Verdict.COMMITTED:
+            ids.update(found.external_ids)
+    return len(ids) > 1
 
 
 def _broken_by_dispatch(
@@ -136,8 +148,10 @@ def _broken_by_settling(
         e.verdict is Verdict.COMMITTED for e in facts.evidence
     )
     ends_well = decision.event is LifeEvent.COMMIT_PROVED
-    if committed and not (ends_well or decision.reason is Reason.CONTRACT_VIOLATION):
-        yield "a commit leads to success, or to review where there are two"
+    ended = facts.failed_by_operator and decision.event is LifeEvent.FAILURE_PROVED
+    asked = decision.reason is Reason.CONTRACT_VIOLATION
+    if committed and not (ends_well or (_two_objects(facts) and (asked or ended))):
+        yield "a commit leads to success, or to a person where there are two"
     if ends_well and not committed:
         yield "success rests on a commit"
     if ends_well and decision.winner is None:

@@ -48,11 +48,27 @@ def test_two_objects_are_a_contract_violation_that_freezes(safety: SafetyClass) 
         Facts((first, second)),
         Facts((first,), (found,)),
         Facts((attempt(1, Outcome.AMBIGUOUS),), (evidence(Verdict.COMMITTED, 9, ids=("a", "b")),)),
-        Facts((first, second), failed_by_operator=True, holds=frozenset({Hold.TARGET_CHANGED})),
+        Facts((first, second), holds=frozenset({Hold.TARGET_CHANGED})),
     ):
         decision = decide(facts, policy(safety), at(30))
         assert said(decision) == review(Reason.CONTRACT_VIOLATION)
         assert decision.freezes
+
+
+@EVERY_CLASS
+def test_a_person_ends_a_contract_violation_by_saying_which_object_counts(
+    safety: SafetyClass,
+) -> None:
+    first = attempt(1, Outcome.COMMITTED, external_id="x1")
+    second = attempt(2, Outcome.COMMITTED, 20, external_id="x2")
+    told = evidence(Verdict.COMMITTED, 25, ids=("x2",), source=EvidenceSource.OPERATOR)
+    decision = decide(Facts((first, second), (told,)), policy(safety), at(30))
+    assert (decision.action, decision.reason) == (Action.SETTLE, Reason.COMMITTED)
+    assert decision.winner == told
+    assert decision.freezes
+    ended = decide(Facts((first, second), failed_by_operator=True), policy(safety), at(30))
+    assert said(ended) == failure(Reason.FAILED_BY_OPERATOR)
+    assert ended.freezes
 
 
 def test_one_object_seen_twice_and_a_commit_without_an_id_are_no_violation() -> None:

@@ -40,6 +40,7 @@ _STATUSES = {
     "payload_conflict": 409,
     "stale_version": 409,
     "too_early": 409,
+    "decision_conflict": 409,
     "illegal_transition": 409,
     "contract_conflict": 409,
     "payload_too_large": 413,
@@ -76,6 +77,7 @@ _EXAMPLES: list[EffectError] = [
         field="/arguments/amount", effect_id=UUID(int=7), state=EffectState.SUCCEEDED
     ),
     errors.StaleVersion(expected=3, found=4),
+    errors.DecisionConflict(),
     errors.TooEarly(not_before=_MOMENT),
     errors.TransitionRefused(state=EffectState.SUCCEEDED),
     errors.ContractInvalid([ContractProblem("/safety", "one"), ContractProblem("/retry", "two")]),

@@ -242,7 +242,7 @@ async def test_health_tells_what_the_database_is_fit_for(
     await worker_store.beat("e1", TTL_SECONDS)
     health = await database_health(api_pool)
     assert not health.read_only
-    assert health.schema_version == "0002"
+    assert health.schema_version == "0003"
     assert health.engine_present
     assert health.live_workers == 1
     assert health.synchronous_commit == "on"

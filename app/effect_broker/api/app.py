@@ -19,8 +19,9 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from effect_broker import __version__
 from effect_broker.api import problems
-from effect_broker.api.bodies import read_submit
+from effect_broker.api.bodies import read_statement, read_submit
 from effect_broker.api.documentation import (
+    RESOLVE_DOCUMENTATION,
     RESPONSES_GET,
     RESPONSES_LIST,
     RESPONSES_READY,
@@ -30,7 +31,7 @@ from effect_broker.api.documentation import (
 )
 from effect_broker.api.presentation import effect_body
 from effect_broker.api.services import Health, Services, ServicesContext
-from effect_broker.intake import EffectRequest, Tenant
+from effect_broker.intake import EffectRequest, Scope, Tenant
 from effect_broker.reading import (
     PAGE_LIMIT_DEFAULT,
     PAGE_LIMIT_MAX,
@@ -238,6 +239,23 @@ async def get_receipt(request: Request, tenant: Caller, effect_id: str) -> Respo
         assert isinstance(stored, dict)
         answer |= stored
     return JSONResponse(answer)
+
+
+@_effects.post("/{effect_id}/resolve", **RESOLVE_DOCUMENTATION)
+async def resolve(request: Request, tenant: Caller, effect_id: str) -> Response:
+    """Record what a person knows of an effect whose outcome the broker cannot settle.
+
+    It is no second way to send: what follows from it, the pinned contract says. The same decision
+    id with the same statement again changes nothing. Needs a key with the scope `operate`."""
+    tenant.require(Scope.OPERATE)
+    known = _known(effect_id)
+    services = _services(request)
+    statement = await read_statement(request)
+    created = await services.resolving.resolve(
+        tenant.tenant_id, known, statement, tenant.credential
+    )
+    detail = await services.reads.effect(tenant.tenant_id, known)
+    return JSONResponse(effect_body(detail, attempts=True) | {"replayed": not created})
 
 
 async def _settled(

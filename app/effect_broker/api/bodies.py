@@ -10,12 +10,21 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import Request
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from effect_broker.intake import require_object
+from effect_broker.resolving import EVIDENCE_ITEMS_MAX, NOTE_BYTES_MAX, EvidenceItem, Statement
 from effect_contracts.canonical import BODY_BYTES_MAX, DEPTH_MAX, JsonValue, parse_strict
 from effect_contracts.errors import (
     InvalidPayload,
@@ -26,6 +35,7 @@ from effect_contracts.errors import (
     UnsupportedMediaType,
     json_pointer,
 )
+from effect_contracts.facts import Conclusion
 from effect_contracts.keys import check_operation_key
 
 # The envelope is a level of its own: the arguments have all of theirs, as through the SDK.
@@ -35,6 +45,10 @@ _ENVELOPE_DEPTH_MAX: Final = DEPTH_MAX + 1
 _DISCARD_BYTES_MAX: Final = 4 * BODY_BYTES_MAX
 _DISCARD_SECONDS: Final = 1.0
 
+_STRICT: Final = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
+
+M = TypeVar("M", bound=BaseModel)
+
 # pydantic's names of what went wrong; every other one means a wrong type.
 _REASONS: Final = {
     "missing": RequestReason.MISSING,
@@ -42,6 +56,8 @@ _REASONS: Final = {
     "string_too_short": RequestReason.LENGTH,
     "string_too_long": RequestReason.LENGTH,
     "value_error": RequestReason.FORMAT,
+    "string_pattern_mismatch": RequestReason.FORMAT,
+    "too_long": RequestReason.LENGTH,
     "timezone_aware": RequestReason.FORMAT,
 }
 
@@ -58,10 +74,14 @@ def _moment(value: object) -> object:
         raise ValueError("beyond the years 1 to 9999") from None
 
 
+def _conclusion(value: object) -> object:
+    return Conclusion(value) if isinstance(value, str) else value
+
+
 class SubmitBody(BaseModel):
     """The body of `POST /v1/effects`."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
+    model_config = _STRICT
 
     operation_key: str
     tool: str = Field(min_length=1, max_length=255)
@@ -69,6 +89,57 @@ class SubmitBody(BaseModel):
     arguments: dict[str, Any] = Field(repr=False)
     trace_id: str | None = Field(default=None, max_length=255)
     send_before: Annotated[AwareDatetime | None, BeforeValidator(_moment)] = None
+
+
+class EvidenceBody(BaseModel):
+    """One item of evidence in a resolution."""
+
+    model_config = _STRICT
+
+    kind: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    observed_at: Annotated[AwareDatetime, BeforeValidator(_moment)]
+    reference: str | None = Field(default=None, min_length=1, max_length=2048)
+    digest: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")
+    note: str | None = Field(default=None, repr=False)
+
+    @model_validator(mode="after")
+    def _can_be_seen_again(self) -> EvidenceBody:
+        if self.reference is None and self.digest is None:
+            raise ValueError("evidence has a reference or a digest")
+        if self.note is not None and len(self.note.encode()) > NOTE_BYTES_MAX:
+            raise ValueError("the note is too long")
+        return self
+
+
+class StatementBody(BaseModel):
+    """The body of `POST /v1/effects/{id}/resolve`."""
+
+    model_config = _STRICT
+
+    decision_id: str = Field(pattern=r"^[!-~]{1,255}$")
+    expected_version: int = Field(ge=1, le=2**31 - 1)
+    conclusion: Annotated[Conclusion, BeforeValidator(_conclusion)]
+    reason: str = Field(min_length=1, max_length=2000, repr=False)
+    evidence: list[EvidenceBody] = Field(max_length=EVIDENCE_ITEMS_MAX)
+    external_id: str | None = Field(default=None, min_length=1, max_length=255)
+
+    @model_validator(mode="after")
+    def _an_id_belongs_to_a_commit(self) -> StatementBody:
+        if self.external_id is not None and self.conclusion is not Conclusion.COMMITTED:
+            raise ValueError("only an effect that exists has an id")
+        return self
+
+    def statement(self) -> Statement:
+        """Return the statement."""
+        items = tuple(EvidenceItem(**item.model_dump()) for item in self.evidence)
+        return Statement(
+            decision_id=self.decision_id,
+            expected_version=self.expected_version,
+            conclusion=self.conclusion,
+            reason=self.reason,
+            evidence=items,
+            external_id=self.external_id,
+        )
 
 
 async def read_json(request: Request) -> JsonValue:
@@ -129,11 +200,29 @@ async def read_submit(request: Request) -> SubmitBody:
     check_operation_key(value.get("operation_key"))
     if "arguments" in value:
         require_object(value["arguments"])
+    return _validated(SubmitBody, value, depth=1)
+
+
+async def read_statement(request: Request) -> Statement:
+    """Return what a person states of an effect.
+
+    Raises:
+        As `read_json`.
+        InvalidRequest: names the member that is missing, unknown, or of a wrong type or length.
+    """
+    value = await read_json(request)
+    if not isinstance(value, dict):
+        raise InvalidPayload(PayloadReason.NOT_AN_OBJECT, field="")
+    return _validated(StatementBody, value).statement()
+
+
+def _validated(model: type[M], value: JsonValue, depth: int | None = None) -> M:
+    """Give a value to a strict model; an error names a place of at most `depth` members."""
     try:
-        return SubmitBody.model_validate(value)
+        return model.model_validate(value)
     except ValidationError as problem:
         first = problem.errors(include_input=False, include_url=False, include_context=False)[0]
     # Out of the except block on purpose: the model's error carries the body, and would ride along.
     raise InvalidRequest(
-        _REASONS.get(first["type"], RequestReason.TYPE), field=json_pointer(first["loc"][:1])
+        _REASONS.get(first["type"], RequestReason.TYPE), field=json_pointer(first["loc"][:depth])
     )

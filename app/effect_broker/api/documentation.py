@@ -125,6 +125,90 @@ SUBMIT_DOCUMENTATION: dict[str, Any] = {
     },
 }
 
+RESOLVE_EXAMPLE: dict[str, Any] = {
+    "decision_id": "incident-4711",
+    "expected_version": 3,
+    "conclusion": "committed",
+    "external_id": "ch_000001",
+    "reason": "The charge stands in the provider's dashboard under our key.",
+    "evidence": [
+        {
+            "kind": "provider_dashboard",
+            "observed_at": "2026-11-29T12:05:00Z",
+            "reference": "https://dashboard.example/charges/ch_000001",
+        }
+    ],
+}
+
+RESOLVE_DOCUMENTATION: dict[str, Any] = {
+    "responses": {
+        200: _answer("The effect as it stands now; `replayed` if the decision stood already"),
+        400: _problem("A parameter of the request is at fault"),
+        401: _problem("No or an unknown API key"),
+        403: _problem("The key lacks the scope `operate`, or the tenant is disabled"),
+        404: _problem("No such effect of this tenant"),
+        409: _problem("The effect has changed, or does not permit this, or it is too early"),
+        413: _problem("The body is too large"),
+        415: _problem("The body is not declared as JSON"),
+        422: _problem("The statement is incomplete; nothing was stored"),
+        503: _problem("The database cannot be reached; send the same decision again"),
+    },
+    "openapi_extra": {
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "additionalProperties": False,
+                        "required": [
+                            "decision_id", "expected_version", "conclusion", "reason", "evidence",
+                        ],
+                        "properties": {
+                            "decision_id": {
+                                "type": "string",
+                                "pattern": "^[!-~]{1,255}$",
+                                "description": "Your name of this decision; safe to repeat.",
+                            },
+                            "expected_version": {"type": "integer", "minimum": 1},
+                            "conclusion": {
+                                "type": "string",
+                                "enum": ["committed", "not_committed", "failed"],
+                            },
+                            "external_id": {"type": ["string", "null"], "maxLength": 255},
+                            "reason": {"type": "string", "minLength": 1, "maxLength": 2000},
+                            "evidence": {
+                                "type": "array",
+                                "minItems": 1,
+                                "maxItems": 20,
+                                "items": {
+                                    "type": "object",
+                                    "additionalProperties": False,
+                                    "required": ["kind", "observed_at"],
+                                    "properties": {
+                                        "kind": {
+                                            "type": "string",
+                                            "pattern": "^[a-z][a-z0-9_]{0,63}$",
+                                        },
+                                        "observed_at": {"type": "string", "format": "date-time"},
+                                        "reference": {"type": "string", "maxLength": 2048},
+                                        "digest": {
+                                            "type": "string",
+                                            "pattern": "^sha256:[0-9a-f]{64}$",
+                                        },
+                                        "note": {"type": "string"},
+                                    },
+                                },
+                            },
+                        },
+                    },
+                    "example": RESOLVE_EXAMPLE,
+                }
+            },
+        }
+    },
+}  # fmt: skip
+
 _PROBLEMS_READ: dict[int | str, dict[str, Any]] = {
     400: _problem("A parameter of the request is at fault"),
     401: _problem("No or an unknown API key"),

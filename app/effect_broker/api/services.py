@@ -10,6 +10,7 @@ from typing import Protocol
 from effect_broker.intake import Intake, Tenant
 from effect_broker.protocol.ports import Vault
 from effect_broker.reading import EffectReads
+from effect_broker.resolving import Resolving
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Services:
 
     intake: Intake
     reads: EffectReads
+    resolving: Resolving
     vault: Vault
     authenticator: Authenticator
     health: Callable[[], Awaitable[Health]]

@@ -7,12 +7,9 @@ says in words what is known, what happens next and when, and what a person can d
 
 from __future__ import annotations
 
-import getpass
 import re
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
 from uuid import UUID
@@ -21,14 +18,23 @@ import typer
 
 from effect_broker.api.presentation import effect_body, intent_body
 from effect_broker.assembly import key_ring
-from effect_broker.cli import effect_page
+from effect_broker.cli import effect_page, resolve
 from effect_broker.cli.access import Logins, logins, opened, plain, run
+from effect_broker.cli.desk import (
+    EffectArgument,
+    KeyOption,
+    TenantOption,
+    desk,
+    known_effect,
+    operator,
+    text,
+)
 from effect_broker.cli.effect_wait import Ending, follow
 from effect_broker.cli.output import AsJson, complain, print_json, print_table
 from effect_broker.faultpoints import FaultPoints
 from effect_broker.intake import EffectRequest, Intake, Tenant, require_object
 from effect_broker.keyring import AesVault, KeyRingProblem
-from effect_broker.protocol.ports import EffectMissing, VaultError
+from effect_broker.protocol.ports import VaultError
 from effect_broker.protocol.submission import Submitted
 from effect_broker.reading import (
     PAGE_LIMIT_DEFAULT,
@@ -41,50 +47,17 @@ from effect_broker.reading import (
 from effect_broker.secretrefs import SecretReferences
 from effect_broker.store.api import PostgresApiStore
 from effect_broker.store.roles import DatabaseRole
-from effect_broker.store.tenants import TenantRecord, Tenants
 from effect_contracts import keys
 from effect_contracts.canonical import BODY_BYTES_MAX, JsonValue, parse_strict
 from effect_contracts.errors import PayloadConflict, UnknownTool
 from effect_contracts.facts import EffectState
 
 app = typer.Typer(help="Effects: what was asked for, and what became of it.", no_args_is_help=True)
+app.command("resolve")(resolve.resolve)
 
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
 _UNIT_SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION_SECONDS_MAX: Final = 315_360_000.0
-_TEXT_CHARS_MAX: Final = 255
-
-TenantOption = Annotated[
-    str | None, typer.Option("--tenant", help="Whose effect; needed where there are several.")
-]
-EffectArgument = Annotated[
-    str | None, typer.Argument(metavar="ID", help="The effect's id; or give --key.")
-]
-KeyOption = Annotated[
-    str | None, typer.Option("--key", help="Name the effect by its operation key instead.")
-]
-
-
-@dataclass(frozen=True, slots=True)
-class _Desk:
-    """The reads of one command, and the tenant that it is about."""
-
-    store: PostgresApiStore
-    tenant: TenantRecord
-
-    def effect_id(self, given: str | None, operation_key: str | None) -> UUID:
-        """The effect that the command line names."""
-        if (given is None) == (operation_key is None):
-            complain("name one effect: its id, or --key with its operation key", 2)
-        if operation_key is not None:
-            return keys.effect_id(self.tenant.tenant_id, operation_key)
-        assert given is not None
-        try:
-            return UUID(given)
-        except ValueError:
-            complain(
-                f"'{plain(given)}' is no effect id, which is a UUID; for an operation key use --key"
-            )
 
 
 @app.command("list")
@@ -111,17 +84,17 @@ def list_effects(
     """List effects, newest first."""
     filters = EffectFilter(
         states=frozenset(status or ()),
-        reason=_text("--reason", reason),
-        tool=_text("--tool", tool),
-        operation_prefix=_text("--prefix", prefix),
+        reason=text("--reason", reason),
+        tool=text("--tool", tool),
+        operation_prefix=text("--prefix", prefix),
         older_than_seconds=None if older_than is None else _seconds(older_than),
         unresolved=unresolved,
     )
-    after = _text("--cursor", cursor)
+    after = text("--cursor", cursor)
 
     async def read(found: Logins) -> EffectPage:
-        async with _desk(found, tenant) as desk:
-            return await desk.store.effects(desk.tenant.tenant_id, filters, after, limit)
+        async with desk(found, tenant) as at:
+            return await at.store.effects(at.tenant.tenant_id, filters, after, limit)
 
     with logins() as found:
         try:
@@ -148,17 +121,17 @@ def inspect(
     """Show all that is known of an effect, what happens next, and what a person can do."""
 
     async def read(found: Logins) -> effect_page.Inspection:
-        async with _desk(found, tenant) as desk:
-            tenant_id = desk.tenant.tenant_id
-            effect_id = desk.effect_id(effect, operation_key)
+        async with desk(found, tenant) as at:
+            tenant_id = at.tenant.tenant_id
+            effect_id = at.effect_id(effect, operation_key)
             return effect_page.Inspection(
-                tenant=desk.tenant.name,
-                detail=await desk.store.effect(tenant_id, effect_id),
-                snapshot=await desk.store.load(tenant_id, effect_id),
-                events=await desk.store.events(tenant_id, effect_id),
+                tenant=at.tenant.name,
+                detail=await at.store.effect(tenant_id, effect_id),
+                snapshot=await at.store.load(tenant_id, effect_id),
+                events=await at.store.events(tenant_id, effect_id),
             )
 
-    with logins() as found, _known_effect():
+    with logins() as found, known_effect():
         inspection = run(read(found))
     if as_json:
         print_json(effect_page.body(inspection))
@@ -180,12 +153,12 @@ def wait(
     limit = None if timeout is None else _seconds(timeout)
 
     async def watch(found: Logins) -> Ending:
-        async with _desk(found, tenant) as desk:
-            effect_id = desk.effect_id(effect, operation_key)
-            reads = desk.store
-            return await follow(reads, desk.tenant.tenant_id, effect_id, limit, _say)
+        async with desk(found, tenant) as at:
+            effect_id = at.effect_id(effect, operation_key)
+            reads = at.store
+            return await follow(reads, at.tenant.tenant_id, effect_id, limit, _say)
 
-    with logins() as found, _known_effect():
+    with logins() as found, known_effect():
         ending = run(watch(found))
     if as_json:
         body = effect_body(ending.detail, attempts=True)
@@ -206,12 +179,12 @@ def receipt(
     """Print the receipt of a settled effect; exit 3 while it is not settled."""
 
     async def read(found: Logins) -> tuple[UUID, UUID, ReceiptRecord | None]:
-        async with _desk(found, tenant) as desk:
-            effect_id = desk.effect_id(effect, operation_key)
-            tenant_id = desk.tenant.tenant_id
-            return tenant_id, effect_id, await desk.store.receipt(tenant_id, effect_id)
+        async with desk(found, tenant) as at:
+            effect_id = at.effect_id(effect, operation_key)
+            tenant_id = at.tenant.tenant_id
+            return tenant_id, effect_id, await at.store.receipt(tenant_id, effect_id)
 
-    with logins() as found, _known_effect():
+    with logins() as found, known_effect():
         tenant_id, effect_id, record = run(read(found))
     if record is None:
         complain(
@@ -245,21 +218,21 @@ def submit(
     """Submit an effect; the same key and arguments again is a replay, never a second effect."""
     request = EffectRequest(
         operation_key=keys.check_operation_key(operation_key),
-        tool=_text("--tool", tool) or "",
+        tool=text("--tool", tool) or "",
         arguments=require_object(_json_arguments(arguments)),
-        trace_id=_text("--trace-id", trace_id),
+        trace_id=text("--trace-id", trace_id),
     )
 
     async def send(found: Logins) -> Submitted:
         ring = key_ring(found.settings)
-        async with _desk(found, tenant) as desk, opened(found.of(DatabaseRole.API)) as pool:
-            if desk.tenant.disabled_at is not None:
-                complain(f"tenant {desk.tenant.name} is disabled; its submits are refused")
+        async with desk(found, tenant) as at, opened(found.of(DatabaseRole.API)) as pool:
+            if at.tenant.disabled_at is not None:
+                complain(f"tenant {at.tenant.name} is disabled; its submits are refused")
             intake = Intake(
                 PostgresApiStore(pool), _adapters(found), ring, AesVault(ring),
                 FaultPoints.from_environment().reach,
             )  # fmt: skip
-            asker = Tenant(desk.tenant.tenant_id, desk.tenant.hmac_key_id, _operator())
+            asker = Tenant(at.tenant.tenant_id, at.tenant.hmac_key_id, operator())
             return await intake.submit(asker, request)
 
     with logins() as found:
@@ -285,37 +258,6 @@ def submit(
     print(f"next: effect-broker effects wait {intent.effect_id}", file=sys.stderr)
 
 
-@asynccontextmanager
-async def _desk(found: Logins, tenant: str | None) -> AsyncIterator[_Desk]:
-    name = _text("--tenant", tenant)
-    async with opened(found.of(DatabaseRole.WORKER)) as pool:
-        records = await Tenants(pool).tenants()
-        yield _Desk(PostgresApiStore(pool), _chosen(records, name))
-
-
-def _chosen(records: tuple[TenantRecord, ...], name: str | None) -> TenantRecord:
-    by_name = {record.name: record for record in records}
-    if not records:
-        complain("there is no tenant yet; `effect-broker tenants create NAME` makes one")
-    some = ", ".join(sorted(by_name)[:10]) + (", …" if len(by_name) > 10 else "")
-    if name is not None:
-        if name not in by_name:
-            complain(f"there is no tenant {plain(name)}; there are {some}")
-        return by_name[name]
-    if len(records) > 1:
-        complain(f"there are {len(records)} tenants; say which with --tenant NAME ({some})")
-    return records[0]
-
-
-@contextmanager
-def _known_effect() -> Iterator[None]:
-    """Say that the effect is missing, whatever the read was."""
-    try:
-        yield
-    except EffectMissing:
-        complain("there is no such effect of this tenant; `effect-broker effects list`")
-
-
 def _adapters(found: Logins) -> Any:
     # Rendering needs no secret; they are resolved at dispatch only. Imported late: it loads the
     # clients of the targets, which no other command here needs.
@@ -323,14 +265,6 @@ def _adapters(found: Logins) -> Any:
 
     settings = found.settings
     return adapters(SecretReferences(settings.secret_prefix, settings.secret_directory))
-
-
-def _operator() -> str:
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):
-        name = "unknown"
-    return f"operator:{plain(name, 64)}"
 
 
 def _json_arguments(given: str) -> JsonValue:
@@ -384,12 +318,6 @@ def _seconds(given: str) -> float:
     if not 0 <= seconds <= _DURATION_SECONDS_MAX:
         complain(f"'{plain(given)}' is no duration; write 90s, 15m, 2h or 1d", 2)
     return seconds
-
-
-def _text(option: str, given: str | None) -> str | None:
-    if given is not None and (not given.isprintable() or len(given) > _TEXT_CHARS_MAX):
-        complain(f"{option} holds printable characters only, at most {_TEXT_CHARS_MAX}", 2)
-    return given
 
 
 def _cell(value: object) -> str:

@@ -18,6 +18,7 @@ from effect_adapters.base import Answer
 from effect_broker.protocol.ports import (
     AddEvidence,
     AddReceipt,
+    AddResolution,
     Advance,
     AttemptRow,
     BindTarget,
@@ -46,6 +47,7 @@ from effect_contracts.facts import (
     FINAL_STATES,
     Alert,
     Attempt,
+    Conclusion,
     EffectState,
     Evidence,
     EvidenceSource,
@@ -90,6 +92,8 @@ class _Row:
     mutations: dict[int, str] = field(default_factory=dict)
     parked: bool = False
     alert: Alert | None = None
+    resolutions: list[AddResolution] = field(default_factory=list)
+    failed_by_operator: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -277,6 +281,7 @@ class MemoryStore:
             evidence=tuple(e.fact for e in decisive),
             probes_since_attempt=len(probes),
             probe_began_at=max((p.began_at for p in probes), default=None),
+            failed_by_operator=row.failed_by_operator,
             holds=frozenset(holds),
             send_before=row.send_before,
             jitter_seed=intent.effect_id.int,
@@ -292,6 +297,7 @@ class MemoryStore:
             wire=row.payloads.get(("wire", "")),
             operation=operations[-1] if operations else None,
             mutation_ordinal=mutated[0] if mutated else None,
+            parked=row.parked,
         )
 
     def _apply(
@@ -302,6 +308,7 @@ class MemoryStore:
         copy.attempts, copy.evidence = list(row.attempts), list(row.evidence)
         copy.payloads, copy.events = dict(row.payloads), list(row.events)
         copy.mutations = {**row.mutations, **(mutated or {})}
+        copy.resolutions = list(row.resolutions)
         started: list[int] = []
         for write in writes:
             self._apply_one(copy, write, started)
@@ -312,6 +319,7 @@ class MemoryStore:
         for name in ("intent", "attempts", "evidence", "payloads", "events", "mutations"):
             setattr(row, name, getattr(copy, name))
         row.receipt, row.parked, row.alert = copy.receipt, copy.parked, copy.alert
+        row.resolutions, row.failed_by_operator = copy.resolutions, copy.failed_by_operator
         for generation in started:
             self._enqueue(row.intent.tenant_id, row.intent.effect_id, generation)
 
@@ -340,6 +348,11 @@ class MemoryStore:
             case AddReceipt():
                 _guard(row.receipt is None)
                 row.receipt = write
+            case AddResolution():
+                _guard(all(r.decision_id != write.decision_id for r in row.resolutions))
+                row.resolutions.append(write)
+                failed = write.conclusion is Conclusion.FAILED
+                row.failed_by_operator = row.failed_by_operator or failed
             case FreezeContract():
                 pass  # not of this row; done when all else stands
             case Requeue():

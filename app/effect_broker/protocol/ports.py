@@ -19,6 +19,7 @@ from effect_contracts.document import ContractDocument
 from effect_contracts.facts import (
     Alert,
     Attempt,
+    Conclusion,
     EffectState,
     Evidence,
     EvidenceSource,
@@ -109,6 +110,7 @@ class Snapshot:
         wire: the sealed wire request, None where none is stored yet.
         operation: the sealed reference of an accepted operation, if any.
         mutation_ordinal: ordinal under which the transactional mutation has committed.
+        parked: nothing happens by itself; a person or new evidence ends it.
     """
 
     intent: Intent
@@ -120,6 +122,7 @@ class Snapshot:
     wire: Sealed | None
     operation: Sealed | None
     mutation_ordinal: int | None
+    parked: bool = False
 
 
 # The legal writes --------------------------------------------------------------------------
@@ -223,6 +226,21 @@ class AddReceipt:
 
 
 @dataclass(frozen=True, slots=True)
+class AddResolution:
+    """What a person has concluded: canonical JSON content and its SHA-256, once per decision id.
+
+    `failed` also marks the effect, so that `decide` honours it whatever else is known.
+    """
+
+    decision_id: str
+    evidence_id: UUID
+    conclusion: Conclusion
+    content: bytes
+    digest: bytes
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
 class FreezeContract:
     """Stop automatic redispatch of this tenant's contract version."""
 
@@ -270,6 +288,7 @@ Write = (
     | BindWire
     | FenceMutation
     | AddReceipt
+    | AddResolution
     | FreezeContract
     | Requeue
     | Advance

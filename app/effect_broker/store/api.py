@@ -22,12 +22,13 @@ from effect_broker.reading import (
     EventRecord,
     ReceiptRecord,
 )
+from effect_broker.resolving import ResolutionRecord
 from effect_broker.store import statements as sql
 from effect_broker.store.pool import Pool
 from effect_broker.store.postgres import PostgresStore
 from effect_broker.store.rows import Row, attempt_of, intent_of, sealed_of
 from effect_contracts.document import ContractDocument
-from effect_contracts.facts import Alert
+from effect_contracts.facts import Alert, Conclusion
 
 # How old the active contract of a tool may be here. Switching a version is no barrier: submits on
 # either side of it race anyway, and each intent pins the document that it was made under.
@@ -75,6 +76,12 @@ SELECT sequence, kind, event, from_state, to_state, reason, actor, at, metadata,
 FROM effect_broker.effect_events
 WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s
 ORDER BY sequence
+"""
+
+_RESOLUTION: Final = """
+SELECT effect_id, decision_id, conclusion, content, digest, actor, recorded_at
+FROM effect_broker.effect_resolutions
+WHERE tenant_id = %(tenant_id)s AND decision_id = %(decision_id)s
 """
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -172,6 +179,24 @@ class PostgresApiStore(PostgresStore):
         intents, events = await self._read(tenant_id, (_ONE, _EVENTS), effect_id=effect_id)
         _only(intents)
         return tuple(EventRecord(**row) for row in events)
+
+    async def resolution(self, tenant_id: UUID, decision_id: str) -> ResolutionRecord | None:
+        """Return the resolution of a decision id of this tenant.
+
+        Raises:
+            StoreUnavailable, StoreBusy.
+        """
+        (rows,) = await self._read(tenant_id, (_RESOLUTION,), decision_id=decision_id)
+        if not rows:
+            return None
+        row = rows[0]
+        return ResolutionRecord(
+            **{
+                **row,
+                "conclusion": Conclusion(row["conclusion"]),
+                "content": row["content"].encode(),
+            }
+        )
 
     async def _read(
         self, tenant_id: UUID, queries: Sequence[str], **parameters: object

@@ -39,6 +39,7 @@ TENANT_TABLES: Final = (
     "effect_events",
     "effect_payloads",
     "mutation_keys",
+    "effect_resolutions",
 )
 
 _SERVER: Final = """

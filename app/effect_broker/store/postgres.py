@@ -195,6 +195,7 @@ class PostgresStore:
             wire=sealed_of(stored.context, "wire"),
             operation=sealed_of(stored.context, "operation"),
             mutation_ordinal=stored.context["mutation_ordinal"],
+            parked=stored.intent["parked"],
         )
 
     async def _document(self, connection: Connection, digest: bytes) -> ContractDocument:

@@ -248,6 +248,14 @@ VALUES (%(tenant_id)s, %(effect_id)s, %(sequence)s, %(kind)s, %(event)s, %(from_
         %(to_state)s, %(reason)s, %(actor)s, %(now)s, %(metadata)s)
 """
 
+ADD_RESOLUTION: Final = """
+INSERT INTO effect_broker.effect_resolutions (
+    tenant_id, effect_id, decision_id, evidence_id, conclusion, content, digest, actor,
+    recorded_at)
+VALUES (%(tenant_id)s, %(effect_id)s, %(decision_id)s, %(evidence_id)s, %(conclusion)s,
+        %(content)s, %(digest)s, %(actor)s, %(now)s)
+"""
+
 UPDATE_INTENT: Final = """
 WITH written AS (
     UPDATE effect_broker.effect_intents AS i
@@ -256,6 +264,7 @@ WITH written AS (
         latest_ordinal = %(latest_ordinal)s, next_action_at = %(next_action_at)s,
         parked = %(parked)s, target_identity = %(target_identity)s,
         wire_digest = %(wire_digest)s, receipt_digest = %(receipt_digest)s, alert = %(alert)s,
+        failed_by_operator_at = %(failed_by_operator_at)s,
         event_digest = coalesce(
             (SELECT e.digest FROM effect_broker.effect_events AS e
              WHERE e.tenant_id = i.tenant_id AND e.effect_id = i.effect_id

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from psycopg.errors import UniqueViolation
 
-from effect_broker.intake import Tenant
+from effect_broker.intake import Scope, Tenant
 from effect_broker.store.errors import store_errors
 from effect_broker.store.pool import Pool
 from effect_contracts.errors import TenantDisabled, Unauthenticated
@@ -26,7 +26,7 @@ _API_KEY_BYTES: Final = 32
 # Long enough for every key we make, short enough that nobody makes us hash a megabyte.
 _API_KEY_CHARS_MAX: Final = 128
 
-DEFAULT_SCOPES: Final = ("effects",)
+DEFAULT_SCOPES: Final = (Scope.EFFECTS.value,)
 
 _CREATE_TENANT: Final = """
 INSERT INTO effect_broker.tenants (tenant_id, name, hmac_key_id)
@@ -193,7 +193,9 @@ class Authentication:
             raise Unauthenticated
         if row["disabled"]:
             raise TenantDisabled
-        return Tenant(row["tenant_id"], row["hmac_key_id"], str(row["key_id"]))
+        return Tenant(
+            row["tenant_id"], row["hmac_key_id"], str(row["key_id"]), frozenset(row["scopes"])
+        )
 
 
 def key_hash(api_key: str) -> bytes:

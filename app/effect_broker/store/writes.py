@@ -15,6 +15,7 @@ from typing import Any, assert_never
 from effect_broker.protocol.ports import (
     AddEvidence,
     AddReceipt,
+    AddResolution,
     Advance,
     BindTarget,
     BindWire,
@@ -32,7 +33,7 @@ from effect_broker.protocol.ports import (
 from effect_broker.store import statements
 from effect_broker.store.rows import Row
 from effect_contracts.canonical import canonical_bytes
-from effect_contracts.facts import EffectState
+from effect_contracts.facts import Conclusion, EffectState
 
 Statement = tuple[str, dict[str, Any]]
 
@@ -56,6 +57,7 @@ class _Standing:
     wire_digest: bytes | None
     receipt_digest: bytes | None
     alert: str | None
+    failed_by_operator_at: datetime | None
 
 
 def statements_for(
@@ -84,13 +86,14 @@ def statements_for(
         wire_digest=intent.wire_digest,
         receipt_digest=row["receipt_digest"],
         alert=row["alert"],
+        failed_by_operator_at=row["failed_by_operator_at"],
     )
     requeue: Requeue | None = None
     for write in writes:
         if isinstance(write, Requeue):
             requeue = write
         statement = _row_statement(intent, standing, write)
-        standing = _folded(standing, write)
+        standing = _folded(standing, write, now)
         if statement is not None:
             yield statement[0], {**common, **statement[1]}
     yield (
@@ -108,7 +111,7 @@ def statements_for(
         yield statements.ENQUEUE_RUN, {**common, **run}
 
 
-def _folded(standing: _Standing, write: Write) -> _Standing:
+def _folded(standing: _Standing, write: Write, now: datetime) -> _Standing:
     """Return the intent's columns after a write."""
     if isinstance(write, _FACTS):
         standing = replace(standing, progress_generation=standing.generation)
@@ -121,6 +124,8 @@ def _folded(standing: _Standing, write: Write) -> _Standing:
             return replace(standing, wire_digest=digest)
         case AddReceipt(digest=digest):
             return replace(standing, receipt_digest=digest)
+        case AddResolution(conclusion=Conclusion.FAILED):
+            return replace(standing, failed_by_operator_at=now)
         case Requeue(expected_generation=expected, next_action_at=at):
             if expected != standing.generation:
                 raise StaleWrite(f"requeue of generation {expected}")
@@ -142,6 +147,7 @@ def _folded(standing: _Standing, write: Write) -> _Standing:
             | StorePayload()
             | FenceMutation()
             | FreezeContract()
+            | AddResolution()
         ):
             return standing
         case never:
@@ -175,6 +181,12 @@ def _row_statement(intent: Intent, standing: _Standing, write: Write) -> Stateme
             return statements.FENCE_MUTATION, asdict(write)
         case AddReceipt():
             return statements.ADD_RECEIPT, {**asdict(write), "content": write.content.decode()}
+        case AddResolution():
+            return statements.ADD_RESOLUTION, {
+                **asdict(write),
+                "conclusion": write.conclusion.value,
+                "content": write.content.decode(),
+            }
         case FreezeContract(reason=reason):
             return statements.FREEZE_CONTRACT, {
                 "contract_name": intent.contract_name,
