@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import psycopg
+
 from effect_broker.durable import migrate_dbos
 from effect_broker.store import migrate as migration
 from postgres import DatabaseTemplate
@@ -21,6 +23,9 @@ def _digest() -> str:
 
 def _build(url: str) -> None:
     migration.migrate(url, migrate_dbos=migrate_dbos)
+    with psycopg.connect(url, autocommit=True) as connection:
+        # A clone of the template is no restore.
+        connection.execute("UPDATE effect_broker.database_identity SET database_oid = NULL")
 
 
 MIGRATED = DatabaseTemplate(f"migrated-{_digest()}", _build)

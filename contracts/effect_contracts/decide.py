@@ -371,6 +371,8 @@ class _Case:
         assert settled_at is not None, "row 11 holds only where an attempt may have sent"
         if self.facts.bounds_restart_at is not None:
             settled_at = max(settled_at, self.facts.bounds_restart_at)
+        if self._asked_to_look(settled_at):
+            return Decision(Action.PROBE, event, Reason.LOOK_UP, 11)
         horizon_at = settled_at + timedelta(seconds=self.policy.probe_horizon_seconds)
         at = self._next_probe_at(settled_at)
         if at > horizon_at or self.now > horizon_at:
@@ -383,6 +385,17 @@ class _Case:
         if self.now < at:
             return Decision(Action.WAIT, event, Reason.SETTLING, 11, at=at)
         return Decision(Action.PROBE, event, Reason.LOOK_UP, 11)
+
+    def _asked_to_look(self, settled_at: datetime) -> bool:
+        """Whether somebody has asked for a look-up that has not been begun since.
+
+        It may come before the schedule and after the horizon, but not while something of ours can
+        still be on its way.
+        """
+        asked_at, began_at = self.facts.look_up_asked_at, self.facts.probe_began_at
+        if asked_at is None or self.now < settled_at:
+            return False
+        return began_at is None or began_at < asked_at
 
     def _next_probe_at(self, settled_at: datetime) -> datetime:
         began_at = self.facts.probe_began_at

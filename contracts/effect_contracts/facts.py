@@ -187,6 +187,7 @@ class Facts:
         evidence: every decisive row; probes that proved nothing are only counted.
         probes_since_attempt: probes begun after the latest attempt started.
         probe_began_at: the beginning of the latest of those, if any.
+        look_up_asked_at: somebody asked for a look-up now, whatever the schedule says.
         cancel_requested: a cancel was recorded; it counts only while there is no attempt.
         failed_by_operator: an operator has recorded final failure.
         holds: why nothing may be dispatched now.
@@ -199,6 +200,7 @@ class Facts:
     evidence: tuple[Evidence, ...] = ()
     probes_since_attempt: int = 0
     probe_began_at: datetime | None = None
+    look_up_asked_at: datetime | None = None
     cancel_requested: bool = False
     failed_by_operator: bool = False
     holds: frozenset[Hold] = frozenset()

@@ -297,6 +297,9 @@ class World:
             due = began + seconds(wait)
             if policy.settlement_bound_seconds is not None and began <= bound_at:
                 due = min(due, bound_at + MICROSECOND)
+        asked = self.facts.look_up_asked_at
+        if asked is not None and settled <= self.now and not (began and began >= asked):
+            return Answer(Action.PROBE, event, Reason.LOOK_UP)
         horizon = settled + seconds(policy.probe_horizon_seconds)
         seen_after_bound = began is not None and began > bound_at
         if seen_after_bound and max(self.now, due) > horizon:

@@ -60,7 +60,7 @@ def test_runs_that_keep_failing_back_off_and_are_shown_to_a_person(scene: Scene)
             partial(scene.run, effect_id, generation),
             f"generation {generation}",
         )
-        # Later generations wait for up to a minute. Time goes by inside the database.
+        # Later generations wait for up to a quarter of an hour. Time goes by inside the database.
         if run["delay_until_epoch_ms"] is not None:
             waits.append(run["delay_until_epoch_ms"] - run["created_at"])
             scene.rows(

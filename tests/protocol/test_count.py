@@ -147,7 +147,7 @@ async def test_a_count_whose_runs_keep_failing_is_given_up(reconcilable: World) 
     reconcilable.clock.seconds += 10**6
     for _ in range(changes.IDLE_GENERATIONS_MAX + 1):
         await reconcilable.requeue_due()
-        reconcilable.clock.seconds += 100
+        reconcilable.clock.seconds += changes.IDLE_WAIT_CAP_SECONDS + 1
     assert kinds(reconcilable)[-1] == "count_given_up"
     assert reconcilable.snapshot.intent.next_action_at is None
     assert reconcilable.state == ("succeeded", "committed")

@@ -155,7 +155,7 @@ async def test_different_external_ids_freeze_the_contract_for_its_other_effects(
     reconcilable: World,
 ) -> None:
     await unknown(reconcilable)
-    await reconcilable.evidence(Verdict.COMMITTED, "a", "b")
+    await reconcilable.evidence(Verdict.COMMITTED, "a", "b", source=EvidenceSource.WEBHOOK)
     assert reconcilable.state == ("manual_review", "contract_violation")
     await reconcilable.submit("order-2")
     await reconcilable.run()

@@ -13,6 +13,7 @@ from effect_broker import hosting
 from effect_broker.protocol.ports import Requeue
 from effect_broker.store.api import PostgresApiStore
 from effect_broker.store.health import database_health
+from effect_broker.store.migrate import latest_version
 from effect_broker.store.pool import Pool
 from effect_broker.store.runs import PostgresWorkerStore
 from effect_broker.worker import WorkerStore
@@ -102,6 +103,7 @@ async def test_a_run_that_has_just_begun_is_no_orphan(
     ("run", "live"),
     [
         ("status = 'ENQUEUED'", True),
+        ("status = 'ENQUEUED', queue_partition_key = NULL", False),
         ("status = 'ENQUEUED', queue_name = '_dbos_internal_queue'", False),
         ("status = 'SUCCESS'", False),
         ("status = 'ERROR'", False),
@@ -214,7 +216,10 @@ async def test_a_missing_queue_is_noticed(
     worker_store: PostgresWorkerStore, superuser: Connection[TupleRow]
 ) -> None:
     assert not await worker_store.queue_registered()
+    # As a worker of an older release does: undivided, so that it has to be registered again.
     superuser.execute("INSERT INTO dbos.queues (name) VALUES (%s)", [hosting.QUEUE_NAME])
+    assert not await worker_store.queue_registered()
+    superuser.execute("UPDATE dbos.queues SET partition_worker_concurrency = 1")
     assert await worker_store.queue_registered()
 
 
@@ -242,7 +247,7 @@ async def test_health_tells_what_the_database_is_fit_for(
     await worker_store.beat("e1", TTL_SECONDS)
     health = await database_health(api_pool)
     assert not health.read_only
-    assert health.schema_version == "0003"
+    assert health.schema_version == latest_version()
     assert health.engine_present
     assert health.live_workers == 1
     assert health.synchronous_commit == "on"

@@ -70,16 +70,17 @@ async def test_the_run_is_enqueued_under_the_names_of_the_host(
     }
 
 
-async def test_who_has_more_outstanding_is_served_later(
+async def test_a_run_waits_in_its_tenants_part_of_the_queue_and_the_oldest_is_next(
     superuser: Connection[TupleRow], api_store: PostgresApiStore, tenant_id: UUID
 ) -> None:
     made = [(await api_store.submit(submission(tenant_id, f"k{n}"))).intent for n in range(3)]
     rows = superuser.execute(
-        "SELECT priority FROM dbos.workflow_status WHERE workflow_uuid = ANY (%s)"
-        " ORDER BY priority",
+        "SELECT workflow_uuid, queue_partition_key FROM dbos.workflow_status"
+        " WHERE workflow_uuid = ANY (%s) ORDER BY priority, created_at",
         [[hosting.workflow_id(intent.effect_id, 1) for intent in made]],
     ).fetchall()
-    assert [row[0] for row in rows] == [2, 3, 4]
+    assert [row[0] for row in rows] == [hosting.workflow_id(i.effect_id, 1) for i in made]
+    assert {row[1] for row in rows} == {str(tenant_id)}
 
 
 async def test_everything_of_a_submission_is_stored(

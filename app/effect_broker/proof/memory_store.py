@@ -20,6 +20,8 @@ from effect_broker.protocol.ports import (
     AddReceipt,
     AddResolution,
     Advance,
+    AskToCancel,
+    AskToReconcile,
     AttemptRow,
     BindTarget,
     BindWire,
@@ -61,7 +63,15 @@ from effect_contracts.facts import (
 T = TypeVar("T")
 
 # Writes that add a fact: a generation in which one happens has got somewhere.
-_FACTS = (StartAttempt, LoseAttempt, RecordOutcome, AddEvidence, FenceMutation, AddReceipt)
+_FACTS = (
+    StartAttempt,
+    LoseAttempt,
+    RecordOutcome,
+    AddEvidence,
+    FenceMutation,
+    AddReceipt,
+    AskToReconcile,
+)
 
 # The holds that stand in a row of their own, which somebody lifts by changing that row.
 _HOLD_REASONS = frozenset(
@@ -94,6 +104,8 @@ class _Row:
     alert: Alert | None = None
     resolutions: list[AddResolution] = field(default_factory=list)
     failed_by_operator: bool = False
+    reconcile_asked_at: datetime | None = None
+    cancel_requested_at: datetime | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -281,6 +293,8 @@ class MemoryStore:
             evidence=tuple(e.fact for e in decisive),
             probes_since_attempt=len(probes),
             probe_began_at=max((p.began_at for p in probes), default=None),
+            look_up_asked_at=row.reconcile_asked_at,
+            cancel_requested=row.cancel_requested_at is not None,
             failed_by_operator=row.failed_by_operator,
             holds=frozenset(holds),
             send_before=row.send_before,
@@ -318,8 +332,11 @@ class MemoryStore:
             self.frozen.add((intent.tenant_id, intent.contract_name, intent.contract_version))
         for name in ("intent", "attempts", "evidence", "payloads", "events", "mutations"):
             setattr(row, name, getattr(copy, name))
-        row.receipt, row.parked, row.alert = copy.receipt, copy.parked, copy.alert
-        row.resolutions, row.failed_by_operator = copy.resolutions, copy.failed_by_operator
+        for name in (
+            "receipt", "parked", "alert", "resolutions", "failed_by_operator",
+            "reconcile_asked_at", "cancel_requested_at",
+        ):  # fmt: skip
+            setattr(row, name, getattr(copy, name))
         for generation in started:
             self._enqueue(row.intent.tenant_id, row.intent.effect_id, generation)
 
@@ -348,6 +365,10 @@ class MemoryStore:
             case AddReceipt():
                 _guard(row.receipt is None)
                 row.receipt = write
+            case AskToReconcile(asked_at=at):
+                row.reconcile_asked_at = at
+            case AskToCancel(asked_at=at):
+                row.cancel_requested_at = row.cancel_requested_at or at
             case AddResolution():
                 _guard(all(r.decision_id != write.decision_id for r in row.resolutions))
                 row.resolutions.append(write)

@@ -61,11 +61,12 @@ from effect_contracts.facts import (
 from effect_contracts.life import LifeEvent, is_final, move
 
 # A run that comes back this often without a new fact waits longer each time, and is then shown
-# to a person: something about this effect breaks its runs.
+# to a person: something about this effect breaks its runs. The waits add up to about two hours, so
+# that a wrong key ring or a restart that somebody mends meanwhile costs nobody a park.
 IDLE_GENERATIONS_FREE = 3
-IDLE_GENERATIONS_MAX = 10
+IDLE_GENERATIONS_MAX = 20
+IDLE_WAIT_CAP_SECONDS = 900.0
 _IDLE_WAIT_INITIAL_SECONDS = 1.0
-_IDLE_WAIT_CAP_SECONDS = 60.0
 
 
 class GrantKind(StrEnum):
@@ -465,7 +466,7 @@ def requeue(snapshot: Snapshot, *, expected_generation: int, actor: str) -> Chan
     wait = 0.0
     if idle >= IDLE_GENERATIONS_FREE:
         wait = exponential_seconds(
-            idle - IDLE_GENERATIONS_FREE, _IDLE_WAIT_INITIAL_SECONDS, 2.0, _IDLE_WAIT_CAP_SECONDS
+            idle - IDLE_GENERATIONS_FREE, _IDLE_WAIT_INITIAL_SECONDS, 2.0, IDLE_WAIT_CAP_SECONDS
         )
     return Change(True, (Requeue(expected_generation, snapshot.now + timedelta(seconds=wait)),))
 

@@ -241,6 +241,20 @@ class AddResolution:
 
 
 @dataclass(frozen=True, slots=True)
+class AskToReconcile:
+    """Somebody has asked for a look now. It counts as progress: runs that failed start anew."""
+
+    asked_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class AskToCancel:
+    """Somebody has asked to withdraw the effect; it counts while there is no attempt."""
+
+    asked_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class FreezeContract:
     """Stop automatic redispatch of this tenant's contract version."""
 
@@ -289,6 +303,8 @@ Write = (
     | FenceMutation
     | AddReceipt
     | AddResolution
+    | AskToReconcile
+    | AskToCancel
     | FreezeContract
     | Requeue
     | Advance

@@ -12,7 +12,7 @@ from typing import Any, Final
 from psycopg.errors import UniqueViolation
 
 from effect_broker.store.errors import store_errors
-from effect_broker.store.pool import Pool
+from effect_broker.store.pool import Pool, session
 from effect_contracts.document import ContractDocument
 from effect_contracts.errors import ContractConflict
 
@@ -72,7 +72,7 @@ class Catalogue:
         }
         with store_errors() as progress:
             try:
-                async with self._pool.connection() as connection, connection.transaction():
+                async with session(self._pool) as connection, connection.transaction():
                     inserted = await (await connection.execute(_INSERT, parameters)).fetchone()
                     if activate:
                         await connection.execute(_ACTIVATE, parameters)
@@ -84,6 +84,6 @@ class Catalogue:
     async def contracts(self) -> tuple[ContractRecord, ...]:
         """Return all contracts by tool and age."""
         with store_errors():
-            async with self._pool.connection() as connection:
+            async with session(self._pool) as connection:
                 rows = await (await connection.execute(_LIST)).fetchall()
         return tuple(ContractRecord(**row) for row in rows)

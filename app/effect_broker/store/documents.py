@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from effect_broker.store.errors import store_errors
-from effect_broker.store.pool import Pool
+from effect_broker.store.pool import Pool, session
 from effect_contracts.document import ContractDocument
 
 _ONE: Final = """
@@ -24,7 +24,7 @@ async def applied_document(pool: Pool, name: str, version: str) -> ContractDocum
         StoreError. ContractInvalid: this release cannot read what is stored.
     """
     with store_errors():
-        async with pool.connection() as connection:
+        async with session(pool) as connection:
             cursor = await connection.execute(_ONE, {"name": name, "version": version})
             row = await cursor.fetchone()
     return None if row is None else ContractDocument.from_canonical(row["document"].encode())
@@ -37,6 +37,6 @@ async def active_documents(pool: Pool) -> tuple[ContractDocument, ...]:
         StoreError. ContractInvalid: this release cannot read what is stored.
     """
     with store_errors():
-        async with pool.connection() as connection:
+        async with session(pool) as connection:
             rows = await (await connection.execute(_ACTIVE)).fetchall()
     return tuple(ContractDocument.from_canonical(row["document"].encode()) for row in rows)

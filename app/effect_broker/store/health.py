@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from effect_broker.store.errors import store_errors
-from effect_broker.store.pool import Pool
+from effect_broker.store.pool import Pool, session
 from effect_broker.store.runs import live_executors
 
 # Names are looked up in the catalogue, so that the question can be asked of a database that has
@@ -50,7 +50,7 @@ async def database_health(pool: Pool) -> DatabaseHealth:
         StoreUnavailable, StoreBusy: it cannot even be looked at.
     """
     with store_errors():
-        async with pool.connection() as connection:
+        async with session(pool) as connection:
             state = await (await connection.execute(_STATE)).fetchone()
             assert state is not None, "a query without FROM returns one row"
             version = None

@@ -7,9 +7,12 @@ and pipelines need a session of one's own: a pooler in transaction mode cannot s
 
 from __future__ import annotations
 
+import select
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, OperationalError
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
@@ -59,7 +62,9 @@ def make_pool(
     `role` is taken by SET ROLE, whoever the URL logs in as; None keeps the login.
     """
     return AsyncConnectionPool(
-        session_conninfo(url, role, application_name=application_name, ttl_seconds=ttl_seconds),
+        conninfo=session_conninfo(
+            url, role, application_name=application_name, ttl_seconds=ttl_seconds
+        ),
         connection_class=AsyncConnection[DictRow],
         kwargs={"autocommit": True, "row_factory": dict_row, "prepare_threshold": 0},
         min_size=min(size_min, size_max),
@@ -68,3 +73,46 @@ def make_pool(
         name=application_name,
         open=False,
     )
+
+
+@asynccontextmanager
+async def session(pool: Pool) -> AsyncIterator[Connection]:
+    """Give a session of the pool that has not ended while it was idle.
+
+    Without this look, every pooled session that a restart has ended would cost somebody a failure.
+    The pool's own check waits longer and longer after each one that it finds.
+
+    Raises:
+        psycopg_pool.PoolTimeout: the server gives no session in time.
+    """
+    connection = await pool.getconn()
+    while not await _lives(connection):
+        await connection.close()
+        await pool.putconn(connection)  # which makes another one
+        connection = await pool.getconn()
+    try:
+        async with connection:
+            yield connection
+    finally:
+        await pool.putconn(connection)
+
+
+async def _lives(connection: Connection) -> bool:
+    """Whether a session that was idle goes on.
+
+    An idle session has nothing to say. Bytes that wait are the server's goodbye, the end of the
+    stream, or a notice; only then is a round trip spent to find out.
+    """
+    if not _has_something_to_read(connection.fileno()):
+        return True
+    try:
+        await AsyncConnectionPool.check_connection(connection)
+    except OperationalError:
+        return False
+    return True
+
+
+def _has_something_to_read(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))

@@ -34,7 +34,7 @@ from effect_broker.protocol.ports import (
 from effect_broker.protocol.submission import Submission, Submitted
 from effect_broker.store import statements as sql
 from effect_broker.store.errors import Progress, store_errors
-from effect_broker.store.pool import Connection, Pool
+from effect_broker.store.pool import Connection, Pool, session
 from effect_broker.store.rows import (
     StoredEffect,
     attempt_of,
@@ -177,7 +177,7 @@ class PostgresStore:
     async def connection(self) -> AsyncIterator[tuple[Connection, Progress]]:
         """Give a pooled connection, for this package alone; errors come out as the store's."""
         with store_errors() as progress:
-            async with self._pool.connection() as connection:
+            async with session(self._pool) as connection:
                 yield connection, progress
 
     async def _snapshot(

@@ -1,8 +1,9 @@
 """What an operator says of a restore or a failover of the database, and the end of the halt.
 
-A worker that meets another system identifier or timeline halts dispatch for every class but
-`idempotent`, since attempts may be missing from the ledger. Here the lost interval is recorded, the
-server's new identity is taken over, and running bounds start again in full from now.
+A worker that meets another server, timeline, database or table than those that are remembered
+halts dispatch for every class but `idempotent`, since attempts may be missing from the ledger. Here
+the lost interval is recorded, the new identity is taken over, and running bounds start again in
+full from now.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from effect_broker.store.errors import store_errors
-from effect_broker.store.pool import Pool
+from effect_broker.store.pool import Pool, session
 
 _RECORD: Final = """
 INSERT INTO effect_broker.database_restores (lost_from, lost_to, reason, actor)
@@ -19,9 +20,10 @@ VALUES (%(lost_from)s, %(lost_to)s, %(reason)s, %(actor)s)
 """
 _RESUME: Final = """
 UPDATE effect_broker.database_identity AS d
-SET system_identifier = s.system_identifier, timeline = c.timeline_id,
+SET system_identifier = t.system_identifier, timeline = t.timeline,
+    database_oid = t.database_oid, relation_oid = t.relation_oid,
     recorded_at = clock_timestamp(), halted_at = NULL, bounds_restart_at = clock_timestamp()
-FROM pg_control_system() AS s, pg_control_checkpoint() AS c
+FROM effect_broker.this_database AS t
 WHERE d.singleton AND d.halted_at IS NOT NULL
 RETURNING d.bounds_restart_at
 """
@@ -37,7 +39,7 @@ async def resume(
     """
     told = {"lost_from": lost_from, "lost_to": lost_to, "reason": reason, "actor": actor}
     with store_errors() as progress:
-        async with pool.connection() as connection, connection.transaction():
+        async with session(pool) as connection, connection.transaction():
             ended = await (await connection.execute(_RESUME)).fetchone()
             if ended is not None:
                 await connection.execute(_RECORD, told)

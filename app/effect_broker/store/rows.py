@@ -108,6 +108,7 @@ def facts_of(stored: StoredEffect) -> Facts:
         evidence=tuple(evidence_of(row).fact for row in stored.evidence),
         probes_since_attempt=context["probes_since_attempt"],
         probe_began_at=context["probe_began_at"],
+        look_up_asked_at=intent["reconcile_asked_at"],
         cancel_requested=intent["cancel_requested_at"] is not None,
         failed_by_operator=intent["failed_by_operator_at"] is not None,
         holds=_holds(intent, context),

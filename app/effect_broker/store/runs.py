@@ -86,6 +86,7 @@ ORDER BY w.workflow_uuid
 
 # The anti-join comes before the LIMIT: a backlog of due effects whose runs are queued must not
 # hide the one whose run is lost.
+# A queued run in no tenant's part (enqueued before the queue was parted) is claimed by nobody.
 _DUE: Final = """
 SELECT i.tenant_id, i.effect_id, i.generation
 FROM effect_broker.effect_intents AS i
@@ -96,7 +97,7 @@ WHERE i.next_action_at <= clock_timestamp()
         AND w.queue_name = %(queue)s
         AND w.application_name = %(application_name)s
         AND w.application_version = %(application_version)s
-        AND (w.status = 'ENQUEUED'
+        AND ((w.status = 'ENQUEUED' AND w.queue_partition_key IS NOT NULL)
              OR (w.status = 'DELAYED'
                  AND w.delay_until_epoch_ms > extract(epoch FROM clock_timestamp()) * 1000
                      - %(delay_overdue_seconds)s::float8 * 1000)
@@ -112,7 +113,11 @@ ORDER BY i.next_action_at
 LIMIT %(limit)s
 """
 
-_QUEUE: Final = "SELECT EXISTS (SELECT 1 FROM dbos.queues WHERE name = %(queue)s) AS registered"
+# A worker of an older release registers it undivided when it starts.
+_QUEUE: Final = """
+SELECT EXISTS (SELECT 1 FROM dbos.queues
+               WHERE name = %(queue)s AND partition_worker_concurrency IS NOT NULL) AS registered
+"""
 
 _LIVE: Final = """
 SELECT count(*)::integer AS live FROM effect_broker.workers
@@ -121,12 +126,15 @@ WHERE stopped_at IS NULL AND draining_at IS NULL
 """
 
 
-# Writes only where the server is another one, or went on from an earlier point.
+# Writes only where the server is another one, or went on from an earlier point, or where the
+# tables are not those that the row was written beside: it came here in a dump.
 _HALT: Final = """
 UPDATE effect_broker.database_identity AS d SET halted_at = clock_timestamp()
-FROM pg_control_system() AS s, pg_control_checkpoint() AS c
+FROM effect_broker.this_database AS t
 WHERE d.singleton AND d.halted_at IS NULL
-  AND (d.system_identifier, d.timeline) IS DISTINCT FROM (s.system_identifier, c.timeline_id)
+  AND ((d.system_identifier, d.timeline, d.relation_oid)
+           IS DISTINCT FROM (t.system_identifier, t.timeline, t.relation_oid)
+       OR d.database_oid <> t.database_oid)
 """
 _HALTED: Final = """
 SELECT halted_at IS NOT NULL AS halted FROM effect_broker.database_identity WHERE singleton

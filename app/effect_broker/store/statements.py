@@ -24,7 +24,7 @@ SELECT effect_id, tenant_id, operation_key, tool, request_hash, contract_name, c
        contract_digest, safety, downstream_key, state, version, reason, generation,
        progress_generation, next_action_at, target_identity, wire_digest, created_at, updated_at,
        cancel_requested_at, failed_by_operator_at, send_before, latest_ordinal, parked,
-       receipt_digest, alert
+       receipt_digest, alert, reconcile_asked_at
 FROM effect_broker.effect_intents
 WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s
 """
@@ -74,12 +74,17 @@ ORDER BY recorded_at, evidence_id
 
 # All else that a snapshot shows, and the clock. It runs after the locks were granted, in a
 # statement of its own: a statement that waits for a lock goes on with the snapshot from before.
+# Workers look for a restore every few seconds, but no attempt may be granted in between: what came
+# here in a dump remembers other ids than those of its database and its table.
 READ_CONTEXT: Final = """
 SELECT clock_timestamp() AS now,
        t.disabled_at IS NOT NULL AS tenant_disabled,
        c.frozen_at IS NOT NULL AS frozen,
        c.paused_at IS NOT NULL AS paused,
-       d.halted_at IS NOT NULL AS halted,
+       (d.halted_at IS NOT NULL
+        OR d.relation_oid IS DISTINCT FROM 'effect_broker.effect_intents'::regclass::oid
+        OR d.database_oid <> (SELECT b.oid FROM pg_database AS b
+                              WHERE b.datname = current_database())) AS halted,
        d.bounds_restart_at,
        p.probes_since_attempt, p.probe_began_at,
        w.key_id AS wire_key_id, w.ciphertext AS wire_ciphertext,
@@ -265,6 +270,8 @@ WITH written AS (
         parked = %(parked)s, target_identity = %(target_identity)s,
         wire_digest = %(wire_digest)s, receipt_digest = %(receipt_digest)s, alert = %(alert)s,
         failed_by_operator_at = %(failed_by_operator_at)s,
+        reconcile_asked_at = %(reconcile_asked_at)s,
+        cancel_requested_at = %(cancel_requested_at)s,
         event_digest = coalesce(
             (SELECT e.digest FROM effect_broker.effect_events AS e
              WHERE e.tenant_id = i.tenant_id AND e.effect_id = i.effect_id

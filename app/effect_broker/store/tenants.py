@@ -18,7 +18,7 @@ from psycopg.errors import UniqueViolation
 
 from effect_broker.intake import Scope, Tenant
 from effect_broker.store.errors import store_errors
-from effect_broker.store.pool import Pool
+from effect_broker.store.pool import Pool, session
 from effect_contracts.errors import TenantDisabled, Unauthenticated
 
 API_KEY_PREFIX: Final = "eb_"
@@ -165,7 +165,7 @@ class Tenants:
         return tuple(KeyRecord(**{**row, "scopes": tuple(row["scopes"])}) for row in rows)
 
     async def _rows(self, statement: str, **parameters: object) -> list[dict[str, Any]]:
-        async with self._pool.connection() as connection:
+        async with session(self._pool) as connection:
             cursor = await connection.execute(statement, parameters)
             return await cursor.fetchall()
 
@@ -186,7 +186,7 @@ class Authentication:
         if not api_key.startswith(API_KEY_PREFIX) or len(api_key) > _API_KEY_CHARS_MAX:
             raise Unauthenticated
         with store_errors():
-            async with self._pool.connection() as connection:
+            async with session(self._pool) as connection:
                 cursor = await connection.execute(_AUTHENTICATE, {"hash": key_hash(api_key)})
                 row = await cursor.fetchone()
         if row is None:

@@ -17,6 +17,8 @@ from effect_broker.protocol.ports import (
     AddReceipt,
     AddResolution,
     Advance,
+    AskToCancel,
+    AskToReconcile,
     BindTarget,
     BindWire,
     FenceMutation,
@@ -38,7 +40,15 @@ from effect_contracts.facts import Conclusion, EffectState
 Statement = tuple[str, dict[str, Any]]
 
 # Writes that add a fact: a generation in which one happens has got somewhere.
-_FACTS = (StartAttempt, LoseAttempt, RecordOutcome, AddEvidence, FenceMutation, AddReceipt)
+_FACTS = (
+    StartAttempt,
+    LoseAttempt,
+    RecordOutcome,
+    AddEvidence,
+    FenceMutation,
+    AddReceipt,
+    AskToReconcile,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,8 @@ class _Standing:
     receipt_digest: bytes | None
     alert: str | None
     failed_by_operator_at: datetime | None
+    reconcile_asked_at: datetime | None
+    cancel_requested_at: datetime | None
 
 
 def statements_for(
@@ -87,6 +99,8 @@ def statements_for(
         receipt_digest=row["receipt_digest"],
         alert=row["alert"],
         failed_by_operator_at=row["failed_by_operator_at"],
+        reconcile_asked_at=row["reconcile_asked_at"],
+        cancel_requested_at=row["cancel_requested_at"],
     )
     requeue: Requeue | None = None
     for write in writes:
@@ -124,6 +138,10 @@ def _folded(standing: _Standing, write: Write, now: datetime) -> _Standing:
             return replace(standing, wire_digest=digest)
         case AddReceipt(digest=digest):
             return replace(standing, receipt_digest=digest)
+        case AskToReconcile(asked_at=at):
+            return replace(standing, reconcile_asked_at=at)
+        case AskToCancel(asked_at=at):
+            return replace(standing, cancel_requested_at=standing.cancel_requested_at or at)
         case AddResolution(conclusion=Conclusion.FAILED):
             return replace(standing, failed_by_operator_at=now)
         case Requeue(expected_generation=expected, next_action_at=at):
@@ -204,7 +222,7 @@ def _row_statement(intent: Intent, standing: _Standing, write: Write) -> Stateme
                 "actor": write.actor,
                 "metadata": canonical_bytes(dict(write.metadata)).decode(),
             }
-        case BindTarget() | BindWire() | Requeue():
+        case BindTarget() | BindWire() | Requeue() | AskToReconcile() | AskToCancel():
             return None
         case never:
             assert_never(never)

@@ -30,3 +30,20 @@ END $$;
 REVOKE ALL ON FUNCTION effect_broker.expect_enqueued FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION effect_broker.expect_enqueued
     TO effect_broker_api, effect_broker_worker;
+
+-- A logical restore keeps the server and its timeline. It cannot keep the ids of the database and
+-- its tables, while the row that remembers them comes along with the dump.
+ALTER TABLE effect_broker.database_identity
+    ADD COLUMN database_oid oid, ADD COLUMN relation_oid oid;
+COMMENT ON COLUMN effect_broker.database_identity.database_oid IS
+    'NULL where a copy of the database is meant to be as good as the original';
+CREATE VIEW effect_broker.this_database AS
+SELECT s.system_identifier, c.timeline_id::bigint AS timeline,
+       (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()) AS database_oid,
+       'effect_broker.effect_intents'::regclass::oid AS relation_oid
+FROM pg_control_system() AS s, pg_control_checkpoint() AS c;
+GRANT SELECT ON effect_broker.this_database
+    TO effect_broker_api, effect_broker_worker, effect_broker_admin;
+UPDATE effect_broker.database_identity AS d
+SET database_oid = t.database_oid, relation_oid = t.relation_oid
+FROM effect_broker.this_database AS t;

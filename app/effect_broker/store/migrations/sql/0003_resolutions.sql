@@ -32,3 +32,8 @@ CREATE POLICY every_tenant ON effect_broker.effect_resolutions
 -- Persons speak through the API; a worker reads what they said and says nothing in their place.
 GRANT SELECT, INSERT ON effect_broker.effect_resolutions TO effect_broker_api;
 GRANT SELECT ON effect_broker.effect_resolutions TO effect_broker_worker;
+
+-- When somebody last asked for a look now.
+ALTER TABLE effect_broker.effect_intents ADD COLUMN reconcile_asked_at timestamptz;
+GRANT UPDATE (reconcile_asked_at) ON effect_broker.effect_intents
+    TO effect_broker_api, effect_broker_worker;
