@@ -11,7 +11,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from api.deployment import Deployment, charge
+from api.deployment import Deployment, in_doubt
 from effect_broker.store.pool import Pool
 from effect_broker.store.tenants import Tenants
 
@@ -41,28 +41,6 @@ def statement(**members: Any) -> dict[str, Any]:
         "evidence": [{"kind": "dashboard", "observed_at": OBSERVED, "reference": "ch_1"}],
         **members,
     }
-
-
-async def in_doubt(api: httpx.AsyncClient, deployment: Deployment, key: str = "order-1") -> str:
-    """An effect whose outcome nobody knows, as its worker would have left it."""
-    effect_id = (await api.post("/v1/effects", json=charge(key))).json()["effect_id"]
-    deployment.execute(f"""
-        SET session_replication_role = replica;
-        INSERT INTO effect_broker.effect_events SELECT tenant_id, effect_id, 2, 'test', 'test',
-            'prepared', 'outcome_unknown', 'test', 'test', now(), '{{}}', digest, digest
-            FROM effect_broker.effect_events WHERE effect_id = '{effect_id}';
-        INSERT INTO effect_broker.effect_attempts (attempt_id, tenant_id, effect_id, ordinal,
-            executor_id, started_at, deadline_at, target_identity, outcome, code, recorded_at,
-            bytes_may_have_left)
-            SELECT gen_random_uuid(), tenant_id, effect_id, 1, 'test', now() - interval '2 years',
-            now() - interval '1 year', 'https://target', 'ambiguous', 'lost',
-            now() - interval '2 years', true
-            FROM effect_broker.effect_intents WHERE effect_id = '{effect_id}';
-        UPDATE effect_broker.effect_intents SET state = 'outcome_unknown', parked = true,
-            next_action_at = NULL, version = 2, reason = 'outcome_unknown', latest_ordinal = 1,
-            target_identity = 'https://target' WHERE effect_id = '{effect_id}';
-    """)
-    return str(effect_id)
 
 
 def path(effect_id: str) -> str:

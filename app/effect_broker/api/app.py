@@ -26,12 +26,15 @@ from effect_broker.api.documentation import (
     RESPONSES_LIST,
     RESPONSES_READY,
     RESPONSES_RECEIPT,
+    RESPONSES_WISH,
     SUBMIT_DOCUMENTATION,
     add_examples,
 )
 from effect_broker.api.presentation import effect_body
 from effect_broker.api.services import Health, Services, ServicesContext
 from effect_broker.intake import EffectRequest, Scope, Tenant
+from effect_broker.protocol import wishes
+from effect_broker.protocol.ports import Change, Snapshot
 from effect_broker.reading import (
     PAGE_LIMIT_DEFAULT,
     PAGE_LIMIT_MAX,
@@ -40,7 +43,12 @@ from effect_broker.reading import (
     EffectFilter,
 )
 from effect_contracts.canonical import parse_strict
-from effect_contracts.errors import NotFound, RequestMalformed, Unauthenticated
+from effect_contracts.errors import (
+    NotFound,
+    RequestMalformed,
+    TransitionRefused,
+    Unauthenticated,
+)
 from effect_contracts.facts import EffectState
 from effect_contracts.life import is_final
 
@@ -256,6 +264,50 @@ async def resolve(request: Request, tenant: Caller, effect_id: str) -> Response:
     )
     detail = await services.reads.effect(tenant.tenant_id, known)
     return JSONResponse(effect_body(detail, attempts=True) | {"replayed": not created})
+
+
+@_effects.post("/{effect_id}/reconcile", responses=RESPONSES_WISH)
+async def reconcile(request: Request, tenant: Caller, effect_id: str) -> Response:
+    """Ask the broker to look now instead of by its schedule. It never forces an unsafe send:
+    `changed` is false where only a person or new evidence can tell more."""
+    granted = await _wish(request, tenant, effect_id, wishes.reconcile)
+    assert granted is not None, "to look is always permitted"
+    return await _wished(request, tenant, effect_id, granted)
+
+
+@_effects.post("/{effect_id}/cancel", responses=RESPONSES_WISH)
+async def cancel(request: Request, tenant: Caller, effect_id: str) -> Response:
+    """Withdraw an effect before its first attempt; 409 once it may have been sent."""
+    granted = await _wish(request, tenant, effect_id, wishes.cancel)
+    if granted is None:
+        detail = await _services(request).reads.effect(tenant.tenant_id, _known(effect_id))
+        raise TransitionRefused(state=detail.intent.state)
+    return await _wished(request, tenant, effect_id, granted)
+
+
+async def _wish(
+    request: Request,
+    tenant: Tenant,
+    effect_id: str,
+    plan: Callable[..., Change[wishes.Granted]] | Callable[..., Change[wishes.Granted | None]],
+) -> wishes.Granted | None:
+    """Make a wish; it may be repeated after any error."""
+    services = _services(request)
+
+    def planned(snapshot: Snapshot) -> Change[wishes.Granted | None]:
+        actor = f"caller:{tenant.credential}"
+        change = plan(snapshot, receipt_id=services.resolving.new_id(), actor=actor)
+        return Change(change.result, change.writes)
+
+    store = services.resolving.store
+    return await store.change(tenant.tenant_id, _known(effect_id), planned)
+
+
+async def _wished(
+    request: Request, tenant: Tenant, effect_id: str, granted: wishes.Granted
+) -> Response:
+    detail = await _services(request).reads.effect(tenant.tenant_id, _known(effect_id))
+    return JSONResponse(effect_body(detail, attempts=True) | {"changed": granted.changed})
 
 
 async def _settled(

@@ -231,6 +231,12 @@ RESPONSES_RECEIPT: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
     404: _problem("No such effect of this tenant, or it is not settled"),
 }
 
+RESPONSES_WISH: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
+    200: _answer("The effect as it stands now; `changed` tells whether the wish did anything"),
+    404: _problem("No such effect of this tenant"),
+    409: _problem("The effect does not permit it any more"),
+}
+
 _READY_EXAMPLE: dict[str, Any] = {
     "status": "degraded",
     "checks": {

@@ -18,7 +18,7 @@ import typer
 
 from effect_broker.api.presentation import effect_body, intent_body
 from effect_broker.assembly import key_ring
-from effect_broker.cli import effect_page, resolve
+from effect_broker.cli import effect_page, resolve, wishes
 from effect_broker.cli.access import Logins, logins, opened, plain, run
 from effect_broker.cli.desk import (
     EffectArgument,
@@ -54,6 +54,8 @@ from effect_contracts.facts import EffectState
 
 app = typer.Typer(help="Effects: what was asked for, and what became of it.", no_args_is_help=True)
 app.command("resolve")(resolve.resolve)
+app.command("reconcile")(wishes.reconcile)
+app.command("cancel")(wishes.cancel)
 
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
 _UNIT_SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
