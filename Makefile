@@ -4,13 +4,15 @@
 #   PYTHON      the interpreter (default python3); python3.12 gets an environment of its own
 #   VENV        where the environment lies (default .venv, or .venv-$(PYTHON) for a named one)
 #   ARGS        passed on to the program of the target (`make test ARGS="-k lost_response"`)
-#   SEED        the workload of `make chaos`
+#   SEED        the workload and the faults of `make chaos`
+#   SECONDS     how long they go on
 #   UV          the resolver of `make lock`; nothing else uses it
 
 PYTHON ?= python3
 VENV ?= .venv$(patsubst %,-%,$(filter-out python3 python,$(notdir $(PYTHON))))
 ARGS ?=
 SEED ?= 1
+SECONDS ?= 60
 UV ?= uv
 
 BIN := $(VENV)/bin
@@ -21,7 +23,7 @@ CODE := $(wildcard app contracts adapters chaos bench tests)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test up check fmt chaos bench mutate lock venv clean
+.PHONY: help demo test up check fmt chaos matrix bench mutate lock venv clean
 
 help: ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
@@ -46,8 +48,11 @@ fmt: $(READY) ## format, and fix what can be fixed without a decision
 	@$(BIN)/ruff check --quiet --fix-only $(CODE)
 	@$(BIN)/ruff format $(CODE)
 
-chaos: $(READY) ## a seeded workload under faults, judged by the auditor: SEED=7
-	@$(BIN)/python -P -m effect_chaos --seed $(SEED) $(ARGS)
+chaos: $(READY) ## a seeded workload under faults, judged by the auditor: SEED=7 SECONDS=60
+	@$(BIN)/python -P -m effect_chaos --seed $(SEED) --seconds $(SECONDS) $(ARGS)
+
+matrix: $(READY) ## the crash matrix, every cell: ARGS="--lanes 4 --json report.json"
+	@$(BIN)/effect-broker demo crash-matrix $(ARGS)
 
 bench: $(READY) ## measurements against the limit of the database
 	@$(BIN)/python -m bench $(ARGS)

@@ -19,6 +19,11 @@ from effect_contracts.http_settings import Extraction
 
 # The columns and the receipt hold ids up to this length; a longer "id" is some other text.
 EXTERNAL_ID_CHARS_MAX: Final = 1024
+_EXTERNAL_ID_BITS_MAX: Final = EXTERNAL_ID_CHARS_MAX * 10 // 3  # 2**10 > 10**3
+
+# JMESPath repeats a value without copying it, so that a short expression may stand for more than
+# would fit into any memory. More than fits into the largest answer is no part of one.
+_VALUES_MAX: Final = 2**22
 
 
 class BodyInvalid(Exception):
@@ -70,18 +75,31 @@ def _float_of(literal: str) -> float:
 
 
 def portable(value: Any) -> JsonValue:
-    """Return `value` with the numbers that a double cannot hold exactly written as strings."""
-    match value:
-        case bool() | None | str():
-            return value
-        case int() | float():
-            return value if abs(value) <= INTEGER_MAX else f"{value}"
-        case list():
-            return [portable(element) for element in value]
-        case dict():
-            return {name: portable(member) for name, member in value.items()}
-        case _:
+    """Return `value` with the numbers that a double cannot hold exactly written as strings.
+
+    Raises:
+        ValueError: it is no JSON, or of absurd size.
+    """
+    left = _VALUES_MAX
+
+    def written(part: Any) -> JsonValue:
+        nonlocal left
+        left -= 1
+        if left < 0:
             raise ValueError
+        match part:
+            case bool() | None | str():
+                return part
+            case int() | float():
+                return part if abs(part) <= INTEGER_MAX else f"{part}"
+            case list():
+                return [written(element) for element in part]
+            case dict():
+                return {name: written(member) for name, member in part.items()}
+            case _:
+                raise ValueError
+
+    return written(value)
 
 
 # Extraction ------------------------------------------------------------------------------------
@@ -112,10 +130,15 @@ def extract(extraction: Extraction, value: Any) -> Extracted | None:
 
 
 def id_text(value: Any) -> str | None:
-    """Return a target's id as text; None where the value is no id."""
+    """Return a target's id as text; None where the value is no id.
+
+    An id is a text or an integer of at most `EXTERNAL_ID_CHARS_MAX` printable characters: it is
+    stored, listed and printed on terminals.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    if isinstance(value, str) and 0 < len(value) <= EXTERNAL_ID_CHARS_MAX:
+        # Measured before it is written out, which Python refuses from some length on.
+        value = str(value) if value.bit_length() <= _EXTERNAL_ID_BITS_MAX else ""
+    if isinstance(value, str) and 0 < len(value) <= EXTERNAL_ID_CHARS_MAX and value.isprintable():
         return value
     return None
 

@@ -6,10 +6,11 @@ its record are there together or not at all. It is called as
     schema.function(arguments jsonb, downstream_key text) returns jsonb
 
 behind a savepoint. An error that it raises rolls its work back and so proves that nothing was
-committed; the contract says by SQLSTATE whether it is final. Deferred constraints are checked
-before the savepoint is released, since at COMMIT they would take the receipt down with them. A
-lost connection is raised to the caller: the transaction is gone with it, and only the broker's
-store can find out whether its COMMIT came through.
+committed; the contract says by SQLSTATE whether it is final. A function, table or right that is
+missing is not final by itself: it is the database that is not ready, not the effect. Deferred
+constraints are checked before the savepoint is released, since at COMMIT they would take the
+receipt down with them. A lost connection is raised to the caller: the transaction is gone with it,
+and only the broker's store can find out whether its COMMIT came through.
 """
 
 from __future__ import annotations
@@ -35,8 +36,21 @@ _CALL_BYTES_MAX: Final = 1024 * 1024
 _SAVEPOINT: Final = "effect_mutation"
 
 # Errors of the moment, whatever the function does: a deadlock or a lock that did not come, a
-# server without memory or disk, a statement that ran out of time. A contract may say otherwise.
-_PASSING: Final = ("40", "53", "55P03", "57014")
+# server without memory or disk, a statement that ran out of time, a standby that was promoted
+# away from us. A contract may say otherwise.
+_PASSING: Final = ("25006", "40", "53", "55P03", "57014", "58")
+
+# Errors of whoever runs the database: a migration or a grant that is missing says nothing about
+# the effect, and must not end every effect that meets it. A contract may say otherwise.
+_UNPREPARED: Final = {
+    "3F000": "schema_missing",
+    "42501": "right_missing",
+    "42703": "column_missing",
+    "42704": "object_missing",
+    "42725": "function_ambiguous",
+    "42883": "function_missing",
+    "42P01": "table_missing",
+}
 
 
 class _Undone(Exception):
@@ -160,6 +174,8 @@ def _answer_of(settings: PostgresSettings, sqlstate: str | None) -> Answer:
         for outcome, rule in rules:
             if wanted in rule.sqlstates:
                 return Answer(outcome, rule.code)
+    if sqlstate in _UNPREPARED:
+        return Answer(Outcome.RETRYABLE, _UNPREPARED[sqlstate])
     code = f"sqlstate_{sqlstate.lower()}"
     if sqlstate.startswith(_PASSING):
         return Answer(Outcome.RETRYABLE, code)

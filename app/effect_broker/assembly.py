@@ -25,10 +25,17 @@ from effect_adapters.registry import adapters
 from effect_broker.api.services import Health, Services
 from effect_broker.authentication import CachedAuthentication
 from effect_broker.clock import SystemClock, new_executor_id, new_id
-from effect_broker.config import ConfigurationProblem, Role, Settings
+from effect_broker.config import (
+    API_POOL_SIZE,
+    REPAIR_POOL_SIZE,
+    WORKER_POOL_SIZE,
+    ConfigurationProblem,
+    Role,
+    Settings,
+)
 from effect_broker.faultpoints import ENV_FAULT, ENV_FAULT_DIR, FaultPoints
 from effect_broker.intake import Intake
-from effect_broker.keyring import AesVault, KeyRing, load_key_ring
+from effect_broker.keyring import AesVault, KeyRing, KeyRingProblem, load_key_ring
 from effect_broker.postgres.choice import ServerSource, resolve_server, state_directory
 from effect_broker.postgres.container import ContainerPostgresError
 from effect_broker.postgres.embedded import EmbeddedPostgresError
@@ -52,12 +59,6 @@ _log = logging.getLogger(__name__)
 
 KEY_RING_NAME: Final = "key-ring.json"
 _OWN_SERVERS: Final[tuple[ServerSource, ...]] = ("wheel", "local", "container")
-
-# Connections per process. A submit holds one for a round trip or two, so that few of them carry
-# thousands of submits a second; a run holds one for as long, between its waits.
-_API_POOL_SIZE: Final = 16
-_WORKER_POOL_SIZE: Final = 16
-_REPAIR_POOL_SIZE: Final = 4
 
 # A prober gives up after a second or a few; an answer that comes later is no answer.
 _HEALTH_SECONDS: Final = 2.0
@@ -159,13 +160,16 @@ async def api_services(settings: Settings, login: DatabaseLogin) -> AsyncIterato
     """
     ring = key_ring(settings)
     faults = fault_points(settings)
-    await _check_database(login, DatabaseRole.API)
+    await _check_database(settings, login, DatabaseRole.API)
     pool = make_pool(
-        login.url, DatabaseRole.API, application_name="effect-broker-api", size_max=_API_POOL_SIZE
+        login.url, DatabaseRole.API, application_name="effect-broker-api", size_max=API_POOL_SIZE
     )
     async with pool:
         await _check_schema(pool)
         store = PostgresApiStore(pool)
+        lacking = sorted(await store.hmac_key_ids() - ring.hmac.keys.keys())
+        if lacking:
+            _log.warning("the key ring lacks hmac keys of tenants: %s", ", ".join(lacking[:5]))
         vault = AesVault(ring)
         # No prefix and no directory: an API that renders requests has no use for a secret.
         renderers = adapters(SecretReferences("", None))
@@ -175,7 +179,7 @@ async def api_services(settings: Settings, login: DatabaseLogin) -> AsyncIterato
             resolving=Resolving(store, new_id),
             vault=vault,
             authenticator=CachedAuthentication(Authentication(pool)),
-            health=partial(_health, pool),
+            health=partial(_health, pool, store, ring),
         )
 
 
@@ -191,18 +195,19 @@ async def worker(settings: Settings, login: DatabaseLogin) -> AsyncIterator[tupl
 
     ring = key_ring(settings)
     faults = fault_points(settings)
-    await _check_database(login, DatabaseRole.WORKER)
+    await _check_database(settings, login, DatabaseRole.WORKER)
     ttl_seconds = settings.heartbeat_ttl_seconds
     clock = SystemClock()
     process = WorkerProcess(new_executor_id(), clock, ttl_seconds)
-    effects = _worker_pool(login, "effect-broker-worker", _WORKER_POOL_SIZE, ttl_seconds)
-    repairs = _worker_pool(login, "effect-broker-repair", _REPAIR_POOL_SIZE, ttl_seconds)
+    effects = _worker_pool(login, "effect-broker-worker", WORKER_POOL_SIZE, ttl_seconds)
+    repairs = _worker_pool(login, "effect-broker-repair", REPAIR_POOL_SIZE, ttl_seconds)
     async with effects, repairs:
         found = await _check_schema(repairs)
         if not found.engine_present:
             raise ConfigurationProblem(
                 "the database has no engine schema (dbos); run `effect-broker migrate`"
             )
+        await _check_keys(repairs, ring, settings)
         ports = Ports(
             store=PostgresWorkerStore(effects),
             adapters=adapters(SecretReferences(settings.secret_prefix, settings.secret_directory)),
@@ -219,10 +224,30 @@ async def worker(settings: Settings, login: DatabaseLogin) -> AsyncIterator[tupl
             process,
             ttl_seconds=ttl_seconds,
             worker_concurrency=settings.worker_concurrency,
+            tenant_concurrency=settings.tenant_concurrency,
             poll_seconds=settings.queue_poll_seconds,
             drain_seconds=settings.drain_seconds,
         )
         yield made, process.executor_id
+
+
+async def _check_keys(pool: Pool, ring: KeyRing, settings: Settings) -> None:
+    """See that the ring opens what is under way, so that a wrong ring fails here and not in runs.
+
+    Raises:
+        KeyRingProblem: it does not.
+    """
+    from effect_broker.store.diagnosis import encryption_keys_in_use
+
+    named = set(await encryption_keys_in_use(pool))
+    missing = sorted(named - ring.encryption.keys.keys() - settings.given_up_key_ids)
+    if missing:
+        raise KeyRingProblem(
+            f"the key ring lacks encryption keys under which open effects are stored: "
+            f"{', '.join(missing[:5])}. Put them back into the ring: a key may go when no row names "
+            "it any more. If one is lost for good, name it in EFFECT_BROKER_LOST_KEY_IDS; its "
+            "effects cannot be sent, and end up in manual review"
+        )
 
 
 @asynccontextmanager
@@ -238,9 +263,9 @@ async def reconciler(
     from effect_broker.worker import Reconciler
 
     faults = fault_points(settings)
-    await _check_database(login, DatabaseRole.WORKER)
+    await _check_database(settings, login, DatabaseRole.WORKER)
     ttl_seconds = settings.heartbeat_ttl_seconds
-    pool = _worker_pool(login, "effect-broker-reconciler", _REPAIR_POOL_SIZE, ttl_seconds)
+    pool = _worker_pool(login, "effect-broker-reconciler", REPAIR_POOL_SIZE, ttl_seconds)
     async with pool:
         await _check_schema(pool)
         executor_id = new_executor_id()
@@ -294,10 +319,19 @@ def _worker_pool(login: DatabaseLogin, name: str, size_max: int, ttl_seconds: fl
     )
 
 
-async def _check_database(login: DatabaseLogin, role: DatabaseRole) -> None:
-    """Try one connection first: a pool only says that it got none in time."""
+async def _check_database(settings: Settings, login: DatabaseLogin, role: DatabaseRole) -> None:
+    """Try one connection first: a pool only says that it got none in time.
+
+    Raises:
+        ConfigurationProblem: it cannot be used; in production, also a superuser's cannot.
+    """
     trouble = await asyncio.to_thread(
-        connection_trouble, login.url, role, variable=login.source, keeps_settings=True
+        connection_trouble,
+        login.url,
+        role,
+        variable=login.source,
+        keeps_settings=True,
+        superuser=not settings.production,
     )
     if trouble is not None:
         raise ConfigurationProblem(trouble)
@@ -323,21 +357,28 @@ def _schema_check(found: DatabaseHealth) -> str:
     return "ok" if found.schema_version >= latest_version() else "older"
 
 
-async def _health(pool: Pool) -> Health:
-    """Look whether submits can be accepted; the key ring is loaded, or there were no services.
+async def _health(pool: Pool, store: PostgresApiStore, ring: KeyRing) -> Health:
+    """Look whether submits can be accepted.
 
-    Without the engine's schema or a live worker an effect waits; it is as safe as with both.
+    Without the engine's schema or a live worker an effect waits; it is as safe as with both. A
+    key ring that lacks the keys of some tenants refuses theirs, and takes those of the others.
     """
-    checks = {"database": "unreachable", "key_ring": "ok"}
+    checks = {"database": "unreachable", "key_ring": "unchecked"}
     try:
         async with asyncio.timeout(_HEALTH_SECONDS):
             found = await database_health(pool)
+            schema = _schema_check(found)
+            wanted = await store.hmac_key_ids() if schema == "ok" else frozenset()
     except (StoreError, TimeoutError):
         return Health(ready=False, degraded=False, checks=checks)
+    lacking = wanted - ring.hmac.keys.keys()
     checks["database"] = "read_only" if found.read_only else "ok"
-    checks["schema"] = _schema_check(found)
+    checks["schema"] = schema
     checks["engine"] = "ok" if found.engine_present else "missing"
+    if schema == "ok":
+        checks["key_ring"] = "lacks_keys" if lacking else "ok"
     checks["workers"] = "ok" if found.live_workers else "none"
-    ready = checks["database"] == "ok" and checks["schema"] == "ok"
-    degraded = checks["engine"] != "ok" or checks["workers"] != "ok"
+    some_can_submit = not lacking or lacking != wanted
+    ready = checks["database"] == "ok" and schema == "ok" and some_can_submit
+    degraded = checks["engine"] != "ok" or checks["workers"] != "ok" or bool(lacking)
     return Health(ready=ready, degraded=degraded, checks=checks)

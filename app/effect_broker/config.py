@@ -7,8 +7,11 @@ EFFECT_BROKER_MIGRATE_DATABASE_URL  the login that may run DDL
 EFFECT_BROKER_ENV                   `development` (default) or `production`
 EFFECT_BROKER_HOME                  state directory of embedded mode (default .effect-broker)
 EFFECT_BROKER_KEY_RING[_FILE]       see effect_broker.keyring
+EFFECT_BROKER_LOST_KEY_IDS          encryption keys that are lost for good, separated by commas
 EFFECT_BROKER_SECRET_PREFIX         `env:` references resolve below this prefix only
 EFFECT_BROKER_SECRET_DIRECTORY      `file:` references resolve below this directory only
+EFFECT_BROKER_WORKER_CONCURRENCY    runs that a worker holds at once (default 400)
+EFFECT_BROKER_TENANT_CONCURRENCY    of these, one tenant's (default: a quarter, at least 1)
 EFFECT_BROKER_DRAIN_SECONDS         how long SIGTERM lets sends run (default 60)
 """
 
@@ -23,10 +26,22 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 # The settings of a worker. The TTL trades the time to a take-over against false alarms: three
 # missed beats of one second each.
 HEARTBEAT_TTL_SECONDS = 3.0
-WORKER_CONCURRENCY = 200
-QUEUE_POLL_SECONDS = 0.05
+# Held runs mostly wait for targets; one costs some 60 kB. See also effect_broker.hosting.
+WORKER_CONCURRENCY = 400
+# Half of it is added to every effect's time; docs/performance.md has the measurements.
+QUEUE_POLL_SECONDS = 0.1
 # Twice the default attempt deadline. A drain ends as soon as nothing is in flight.
 DRAIN_SECONDS = 60.0
+
+# Database sessions of one process at most. A submit or a step holds one for a round trip or two, so
+# that few of them carry more than one process can compute; see docs/performance.md. The engine's
+# pool is beside ours, and it holds two more: one that listens, and one for the queue's settings.
+API_POOL_SIZE = 16
+WORKER_POOL_SIZE = 8
+REPAIR_POOL_SIZE = 4
+ENGINE_POOL_SIZE = 6
+ENGINE_SESSIONS_BESIDE = 2
+WORKER_SESSIONS = WORKER_POOL_SIZE + REPAIR_POOL_SIZE + ENGINE_POOL_SIZE + ENGINE_SESSIONS_BESIDE
 
 
 class ConfigurationProblem(Exception):
@@ -66,8 +81,10 @@ class Settings(BaseSettings):
     secret_directory: Path | None = None
     heartbeat_ttl_seconds: float = Field(default=HEARTBEAT_TTL_SECONDS, ge=0.5, le=60.0)
     worker_concurrency: int = Field(default=WORKER_CONCURRENCY, ge=1, le=10_000)
+    tenant_concurrency: int | None = Field(default=None, ge=1, le=10_000)
     queue_poll_seconds: float = Field(default=QUEUE_POLL_SECONDS, ge=0.005, le=10.0)
     drain_seconds: float = Field(default=DRAIN_SECONDS, ge=1.0, le=3600.0)
+    lost_key_ids: str = ""
     log_level: str = "INFO"
 
     @field_validator(
@@ -85,6 +102,11 @@ class Settings(BaseSettings):
     def production(self) -> bool:
         """Whether development conveniences are refused."""
         return self.env is Environment.PRODUCTION
+
+    @property
+    def given_up_key_ids(self) -> frozenset[str]:
+        """Encryption keys without which workers start although open effects name them."""
+        return frozenset(name.strip() for name in self.lost_key_ids.split(",") if name.strip())
 
     def url(self, role: Role) -> str | None:
         """Return the URL of a role; None where embedded mode has to give one."""

@@ -28,10 +28,13 @@ from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer
 from dbos import _serialization as dbos_serialization
 
 from effect_broker import hosting
+from effect_broker.config import ENGINE_POOL_SIZE
+from effect_broker.engine_log import quiet_engine_log
 from effect_broker.protocol import steps
 from effect_broker.protocol.conclusion import Next, View
-from effect_broker.protocol.ports import EffectMissing, Ports, StoreError
+from effect_broker.protocol.ports import EffectMissing, Ports, StoreError, VaultError
 from effect_broker.protocol.run import StepResult, drive
+from effect_broker.turns import Turns, give_up_turn
 
 _log = logging.getLogger(__name__)
 
@@ -45,9 +48,6 @@ _DBOS_SESSION: Final = (
     "-c role=effect_broker_worker"
 )
 _DBOS_IDLE_TRANSACTION_SECONDS: Final = 2
-_DBOS_POOL_SIZE: Final = 10
-
-_LOG_LINE_MAX: Final = 300
 
 # How long a drain waits beyond the longest attempt: transaction 2 and the last checkpoint.
 DRAIN_GRACE_SECONDS: Final = 5
@@ -55,7 +55,7 @@ DRAIN_GRACE_SECONDS: Final = 5
 
 def migrate_dbos(url: str) -> None:
     """Create or bring forward DBOS's own schema with the privileged URL."""
-    _quiet_logger()
+    quiet_engine_log()
     DBOS.migrate(url, schema=hosting.DBOS_SCHEMA)
 
 
@@ -80,6 +80,8 @@ class _Slot:
         self.ports: Ports | None = None
         self.fit: Callable[[], Awaitable[None]] | None = None
         self.running: Counter[str] = Counter()
+        self.turns = Turns()
+        self.said: set[str] = set()
 
     def require(self) -> Ports:
         assert self.ports is not None, "the steps run only in a launched host"
@@ -115,6 +117,13 @@ async def _guarded(name: str, effect_id: str, step: Callable[[], Awaitable[View]
     except (StoreError, EffectMissing) as problem:
         _log.warning("step %s of effect %s: %s", name, effect_id, type(problem).__name__)
         return _end(type(problem).__name__)
+    except VaultError as problem:
+        # Its text holds a key id at most, and it is the same for every effect under that key.
+        text = str(problem)
+        if text not in _slot.said:
+            _slot.said.add(text)
+            _log.error("step %s of effect %s, and maybe of others: %s", name, effect_id, text)
+        return _end(type(problem).__name__)
     except Exception as problem:
         # Frames only: the exception's text may hold arguments.
         frames = "".join(traceback.format_tb(problem.__traceback__))
@@ -136,6 +145,7 @@ async def _reserve(tenant_id: str, effect_id: str, generation: int) -> StepResul
 
 @DBOS.step(name="dispatch")
 async def _dispatch(tenant_id: str, effect_id: str, version: int, ordinal: int) -> StepResult:
+    give_up_turn()
     step = partial(
         steps.dispatch, _slot.require(), UUID(tenant_id), UUID(effect_id), version, ordinal
     )
@@ -144,6 +154,7 @@ async def _dispatch(tenant_id: str, effect_id: str, version: int, ordinal: int) 
 
 @DBOS.step(name="probe")
 async def _probe(tenant_id: str, effect_id: str, version: int) -> StepResult:
+    give_up_turn()
     step = partial(steps.probe, _slot.require(), UUID(tenant_id), UUID(effect_id), version)
     return await _guarded("probe", effect_id, step)
 
@@ -170,7 +181,8 @@ class _Calls:
 @DBOS.workflow(name=hosting.WORKFLOW_NAME, max_recovery_attempts=None)
 async def _effect_run(tenant_id: str, effect_id: str, generation: int) -> str:
     with _slot.run(hosting.workflow_id(effect_id, generation)):
-        return await drive(_Calls(tenant_id, effect_id, generation))
+        async with _slot.turns.turn(tenant_id):
+            return await drive(_Calls(tenant_id, effect_id, generation))
 
 
 class Host:
@@ -181,6 +193,7 @@ class Host:
         ports: what the steps run on.
         fit: returns when the process may go on with its runs; each step begins with it.
         worker_concurrency: runs in flight at once in this process.
+        tenant_concurrency: of these, one tenant's; None for the usual share.
         poll_seconds: how often the queue is polled.
     """
 
@@ -191,8 +204,11 @@ class Host:
         *,
         fit: Callable[[], Awaitable[None]],
         worker_concurrency: int,
+        tenant_concurrency: int | None,
         poll_seconds: float,
     ) -> None:
+        share = max(1, int(worker_concurrency * hosting.TENANT_SHARE))
+        self._tenant_concurrency = min(tenant_concurrency or share, worker_concurrency)
         self._url = url
         self._ports = ports
         self._fit = fit
@@ -206,7 +222,7 @@ class Host:
         Raises:
             Exception: the database is not reachable, or the `dbos` schema is missing or older.
         """
-        _quiet_logger()
+        quiet_engine_log()
         refuse_pickle()
         _slot.ports = self._ports
         _slot.fit = self._fit
@@ -221,7 +237,7 @@ class Host:
             "executor_id": self._ports.process.executor_id,
             "run_migrations": False,
             "serializer": DBOSPortableJSONSerializer(),
-            "sys_db_pool_size": _DBOS_POOL_SIZE,
+            "sys_db_pool_size": ENGINE_POOL_SIZE,
             "sys_db_idle_transaction_timeout_sec": _DBOS_IDLE_TRANSACTION_SECONDS,
             "db_engine_kwargs": _engine_options(),
             "log_level": "WARNING",
@@ -242,11 +258,12 @@ class Host:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max_workers=2))
 
     async def ensure_queue(self) -> None:
-        """Register the queue; a recreated schema comes back without it."""
+        """Register the queue, parted by tenant; a recreated schema comes back without it."""
         assert self._client is not None
         await self._client.register_queue_async(
             hosting.QUEUE_NAME,
             worker_concurrency=self._worker_concurrency,
+            partition_worker_concurrency=self._tenant_concurrency,
             polling_interval_sec=self._poll_seconds,
             application_name=hosting.APPLICATION_NAME,
         )
@@ -295,37 +312,3 @@ def _engine_options() -> dict[str, Any]:
         "hide_parameters": True,
         "connect_args": {"application_name": "effect-broker-dbos", "options": _DBOS_SESSION},
     }
-
-
-def _quiet_logger() -> None:
-    """Send DBOS's log through ours, and not more often than a reader can use.
-
-    During an outage it writes some fourteen lines a second and tracebacks with them.
-    """
-    logger = logging.getLogger("dbos")
-    if not any(isinstance(f, _OncePerInterval) for f in logger.filters):
-        logger.addFilter(_OncePerInterval(interval_seconds=5.0))
-        # DBOS adds a handler of its own, and stops propagation, where there is none.
-        logger.addHandler(logging.NullHandler())
-
-
-class _OncePerInterval(logging.Filter):
-    """Lets one record per source line and interval through: its first line, no traceback."""
-
-    def __init__(self, interval_seconds: float) -> None:
-        super().__init__()
-        self._interval_seconds = interval_seconds
-        self._last: dict[tuple[str, int], float] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        place = (record.pathname, record.lineno)
-        last = self._last.get(place)
-        if last is not None and record.created - last < self._interval_seconds:
-            return False
-        self._last[place] = record.created
-        # What follows the first line is SQL, frames, and the server's details with values.
-        record.msg = record.getMessage().partition("\n")[0][:_LOG_LINE_MAX]
-        record.args = None
-        record.exc_info = None
-        record.exc_text = None
-        return True

@@ -1,6 +1,20 @@
-"""The names under which runs are known to the engine: one place for Python and SQL.
+"""The names under which runs are known to the engine, and how its queue is parted between tenants.
 
-They are part of the protocol: a run that was enqueued by one release must be claimed by the next.
+The names are part of the protocol: a run that was enqueued by one release must be claimed by the
+next.
+
+Fairness. A worker has a number of slots, and a run holds one while it waits for its target, up to
+the attempt's deadline. Ordering the queue helps nobody once one tenant's runs sit in every slot, so
+the queue is parted by tenant, and a worker gives each tenant a share of its slots at most (the
+engine's `partition_worker_concurrency`). Looked at as well: runs that end at once when their tenant
+is over its share, which cost a run, a generation and some commits each time they come back in vain;
+a queue for each tenant, each of which is a thread and a poll in every worker; a limit over all
+workers, for which the engine counts at every claim, and counts the runs of dead workers too. The
+parts cost nothing where there is nothing to do, and one short transaction for each tenant with
+queued runs at a poll. Which of the claimed runs may compute is `effect_broker.turns`.
+
+The limit of it: as many tenants as there are shares, all with targets that hang, still hold every
+slot until their deadlines. A worker's share and slots are settings, and more workers are more slots.
 """
 
 from __future__ import annotations
@@ -10,6 +24,10 @@ from typing import Final
 # The DBOS workflow and the queue it is claimed from.
 WORKFLOW_NAME: Final = "effect_run"
 QUEUE_NAME: Final = "effects"
+
+# A run is in the part of the queue that is named after its tenant (`enqueue_run` in SQL). The share
+# of one tenant: a quarter of a worker's slots, so that three tenants whose targets hang leave room.
+TENANT_SHARE: Final = 0.25
 
 # Constant on purpose. DBOS's default, a hash of the source, would strand every queued run of the
 # release before; it changes only when the order of a run's steps does.

@@ -9,12 +9,13 @@ refused.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 from effect_adapters.base import Adapter, RenderError, TransactionalAdapter
@@ -30,6 +31,7 @@ from effect_broker.protocol.ports import (
 )
 from effect_broker.protocol.submission import Submission, Submitted
 from effect_contracts import keys
+from effect_contracts.bounded_schema import CheckTooCostly, Work
 from effect_contracts.canonical import (
     JsonValue,
     canonical_bytes,
@@ -49,8 +51,11 @@ from effect_contracts.errors import (
     UnknownTool,
 )
 
+# A check of up to so many steps (some milliseconds) is done at once.
+_STEPS_AT_ONCE: Final = 5_000
+
 # How often a submit starts again because the contract has just been replaced.
-_CONTRACT_READS_MAX = 3
+_CONTRACT_READS_MAX: Final = 3
 
 
 class Scope(StrEnum):
@@ -143,6 +148,8 @@ class Intake:
         self._ring = ring
         self._vault = vault
         self._reach = reach
+        # One at a time: more would take turns at the same interpreter.
+        self._long_check = asyncio.Semaphore(1)
 
     async def submit(self, tenant: Tenant, request: EffectRequest) -> Submitted:
         """Make the intent durable, or return the one that the same request made before.
@@ -181,7 +188,7 @@ class Intake:
         if document is None or document.adapter.kind not in self._adapters:
             raise UnknownTool
         try:
-            document.check_arguments(arguments)
+            await self._check(document, arguments)
         except InvalidArguments as refusal:
             # The document knows the arguments only; a caller sent them as a member of a request.
             raise InvalidArguments(
@@ -216,6 +223,20 @@ class Intake:
             trace_id=request.trace_id,
             send_before=request.send_before,
         )
+
+    async def _check(self, document: ContractDocument, arguments: JsonValue) -> None:
+        """Check the arguments; a check that takes long does not hold up the other requests.
+
+        Raises:
+            InvalidArguments.
+        """
+        try:
+            document.check_arguments_within(arguments, Work(_STEPS_AT_ONCE))
+            return
+        except CheckTooCostly:
+            pass
+        async with self._long_check:
+            await asyncio.to_thread(document.check_arguments, arguments)
 
     def _rendered(
         self, document: ContractDocument, arguments: JsonValue, downstream_key: str

@@ -111,7 +111,7 @@ def parse_key_ring(text: str, *, source: str, production: bool) -> KeyRing:
             for e in problem.errors(include_input=False, include_url=False)
         )
         raise KeyRingProblem(f"the key ring in {source} cannot be used: {places}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise KeyRingProblem(f"the key ring in {source} is not a JSON document") from None
     if ring.development and production:
         raise KeyRingProblem(

@@ -1,5 +1,8 @@
 """How a process logs: lines on standard error with UTC times, and never the text of an error.
 
+Nor more often than a reader can use: what a stranger or an outage can cause a thousand times a
+second is written once in `SELDOM_SECONDS`, with the number of those that were left out.
+
 The texts of foreign exceptions hold SQL, URLs, headers and arguments, so a record that brings an
 exception along is printed with its type and frames only. Libraries are heard from warnings on,
 whatever our own level is: at DEBUG some of them print headers, and with them credentials.
@@ -18,6 +21,43 @@ from effect_broker.config import ConfigurationProblem
 
 _OURS: Final = ("effect_broker", "effect_adapters", "effect_contracts")
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+# A person who reads along misses nothing, and a day of it is a megabyte or two.
+SELDOM_SECONDS: Final = 5.0
+# What a client can make to speak.
+_SELDOM: Final = ("asyncio", "uvicorn.error", "effect_broker.api")
+_PLACES_MAX: Final = 1000
+
+
+class _Seldom(logging.Filter):
+    """Lets one record of each place through in each interval.
+
+    The place of a library's record is its line. Our own are told apart by their text too, since
+    one line of ours says all that can be wrong with a store.
+    """
+
+    def __init__(self, interval_seconds: float = SELDOM_SECONDS) -> None:
+        super().__init__()
+        self._interval_seconds = interval_seconds
+        self._seen: dict[tuple[str, int, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not record.name.startswith(_SELDOM):
+            return True
+        ours = record.name.startswith(_OURS)
+        place = (record.pathname, record.lineno, record.getMessage() if ours else "")
+        last, left_out = self._seen.get(place, (-self._interval_seconds, 0))
+        if 0 <= record.created - last < self._interval_seconds:
+            self._seen[place] = (last, left_out + 1)
+            return False
+        if len(self._seen) >= _PLACES_MAX:
+            self._seen.clear()
+        self._seen[place] = (record.created, 0)
+        if left_out:
+            record.msg = f"{record.getMessage()} (and {left_out} more like this before)"
+            record.args = None
+        return True
 
 
 class _Lines(logging.Formatter):
@@ -48,6 +88,7 @@ def configure(level: str) -> None:
         raise ConfigurationProblem(f"EFFECT_BROKER_LOG_LEVEL: use one of {', '.join(_LEVELS)}")
     output = logging.StreamHandler(sys.stderr)
     output.setFormatter(_Lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    output.addFilter(_Seldom())
     logging.basicConfig(level=logging.WARNING, handlers=[output], force=True)
     for name in _OURS:
         logging.getLogger(name).setLevel(chosen)

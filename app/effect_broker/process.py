@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from effect_broker.clock import SystemClock
+from effect_broker.turns import give_up_turn
 
 T = TypeVar("T")
 
@@ -66,6 +67,7 @@ class WorkerProcess:
 
     async def rest(self, seconds: float) -> None:
         """Wait; returns early when the process has begun to drain."""
+        give_up_turn()
         try:
             await asyncio.wait_for(self._draining.wait(), seconds)
         except TimeoutError:

@@ -6,7 +6,7 @@ redacted preview that the contract allows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -112,6 +112,11 @@ class EffectReads(Protocol):
         Raises:
             EffectMissing: there is none of this tenant.
         """
+
+    async def standing_still(
+        self, waited: Collection[tuple[UUID, UUID]]
+    ) -> frozenset[tuple[UUID, UUID]]:
+        """Return those of these (tenant, effect) pairs that are final or wait for a person."""
 
     async def effects(
         self, tenant_id: UUID, filters: EffectFilter, cursor: str | None, limit: int

@@ -72,6 +72,7 @@ class Worker:
         *,
         ttl_seconds: float,
         worker_concurrency: int,
+        tenant_concurrency: int | None,
         poll_seconds: float,
         drain_seconds: float,
     ) -> None:
@@ -89,6 +90,7 @@ class Worker:
             ports,
             fit=process.fit,
             worker_concurrency=worker_concurrency,
+            tenant_concurrency=tenant_concurrency,
             poll_seconds=poll_seconds,
         )
 

@@ -16,10 +16,15 @@ from hashlib import sha256
 from itertools import islice
 from typing import Annotated, Any, Final, Literal, Self
 
-from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError as SchemaMismatch
 from pydantic import Field, ValidationError, model_validator
 
+from effect_contracts.bounded_schema import (
+    ARGUMENT_STEPS_MAX,
+    BoundedSchema,
+    CheckTooCostly,
+    Work,
+)
 from effect_contracts.canonical import JsonValue, canonical_bytes, parse_strict
 from effect_contracts.document_rules import broken_rules
 from effect_contracts.document_text import RuleProblems, json_text, problems_of, read_yaml
@@ -40,7 +45,6 @@ from effect_contracts.expressions import (
     pointer_step,
     pointer_tokens,
     schema_names,
-    schema_validator,
 )
 from effect_contracts.facts import Policy, SafetyClass
 from effect_contracts.http_settings import Extraction, HttpSettings
@@ -82,7 +86,9 @@ class PostgresSettings(Section):
         rejected: errors that are final.
         retryable: errors that may be tried again; serialization failures, deadlocks and lock
             time-outs (40001, 40P01, 55P03) by default.
-        unlisted: what every other error is.
+        unlisted: what every other error is. Errors of the moment (a full disk, a time-out) and of
+            a database that is not ready (a schema, table, function or right is missing) are
+            retryable all the same, unless `rejected` lists them.
         extraction: JMESPath over the jsonb that the function returns.
     """
 
@@ -277,9 +283,9 @@ class ContractDocument(Section):
         return key_format_of(self.key)
 
     @cached_property
-    def arguments_validator(self) -> Draft202012Validator:
+    def arguments_schema(self) -> BoundedSchema:
         """The compiled schema of the arguments."""
-        return schema_validator(self.arguments)
+        return BoundedSchema(self.arguments)
 
     @cached_property
     def argument_names(self) -> frozenset[str]:
@@ -290,22 +296,30 @@ class ContractDocument(Section):
         """Raise `InvalidArguments` unless the arguments satisfy the contract.
 
         The error names a place and a keyword of the schema, never a value, and no member name
-        that the schema itself does not declare.
+        that the schema itself does not declare. The work is bounded; what would take more is
+        refused by the keyword `check_limit`.
+        """
+        try:
+            self.check_arguments_within(arguments, Work(ARGUMENT_STEPS_MAX))
+            return
+        except CheckTooCostly as given_up:
+            reason = given_up.reason
+        raise InvalidArguments(field="", keyword=reason)
+
+    def check_arguments_within(self, arguments: JsonValue, work: Work) -> None:
+        """Do what `check_arguments` does, or give up.
+
+        Raises:
+            InvalidArguments: as there. CheckTooCostly: it would take more than `work`.
         """
         for pointer in self.forbidden:
-            if next(_places(arguments, pointer_tokens(pointer)), None) is not None:
+            if next(_places(arguments, pointer_tokens(pointer), work), None) is not None:
                 raise InvalidArguments(field=pointer, keyword="forbidden")
-        field, keyword = "", "recursion"
-        try:
-            mismatches = list(islice(self.arguments_validator.iter_errors(arguments), 20))
-        except RecursionError:
-            mismatches = []
-        else:
-            if not mismatches:
-                return
-            first = min(mismatches, key=lambda m: ([str(p) for p in m.absolute_path], m.validator))
-            field, keyword = json_pointer(self._shown_path(first)), str(first.validator)
-        # Out of the except block on purpose: the library's error carries the values.
+        mismatches = self.arguments_schema.mismatches(arguments, work, count_max=20)
+        if not mismatches:
+            return
+        first = min(mismatches, key=lambda m: ([str(p) for p in m.absolute_path], str(m.validator)))
+        field, keyword = json_pointer(self._shown_path(first)), str(first.validator)
         raise InvalidArguments(field=field, keyword=keyword)
 
     def _shown_path(self, mismatch: SchemaMismatch) -> Iterator[str | int]:
@@ -403,11 +417,12 @@ def with_origin(document: ContractDocument, origin: str) -> ContractDocument:
 # Arguments --------------------------------------------------------------------------------------
 
 
-def _places(value: Any, tokens: tuple[str, ...]) -> Iterator[Any]:
+def _places(value: Any, tokens: tuple[str, ...], work: Work) -> Iterator[Any]:
     """Yield every value that the tokens name, `*` standing for every element."""
     if not tokens:
         yield value
         return
+    work.spend(1)
     first, rest = tokens[0], tokens[1:]
     if first != EVERY:
         found, below = pointer_step(value, first)
@@ -417,7 +432,7 @@ def _places(value: Any, tokens: tuple[str, ...]) -> Iterator[Any]:
     else:
         chosen = value if isinstance(value, list) else []
     for below in chosen:
-        yield from _places(below, rest)
+        yield from _places(below, rest, work)
 
 
 def _shown(value: Any, hidden: tuple[tuple[str, ...], ...], depth: int) -> JsonValue:

@@ -20,13 +20,15 @@ import uritemplate
 from jmespath.exceptions import JMESPathError
 from jmespath.functions import Functions
 from jmespath.parser import ParsedResult
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, FormatChecker
 from jsonschema.exceptions import SchemaError
 from pydantic import AfterValidator, Field
 from pydantic import JsonValue as JsonField
 from referencing import Registry, Resource
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
+
+from effect_contracts.patterns import linear_pattern
 
 # Ten years: longer than any retention that a target publishes, short enough for a timedelta sum.
 SECONDS_MAX: Final = 315_360_000.0
@@ -315,7 +317,7 @@ def _url_text(arguments: Any, variable: str) -> str:
 _DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 # Where a schema has schemas below it (core and applicator vocabularies of draft 2020-12): under a
 # keyword, in its list, or by name in its object.
-_ONE_BELOW: Final = (
+SCHEMA_BELOW: Final = (
     "additionalProperties",
     "contains",
     "contentSchema",
@@ -328,8 +330,8 @@ _ONE_BELOW: Final = (
     "unevaluatedItems",
     "unevaluatedProperties",
 )
-_LIST_BELOW: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
-_NAMED_BELOW: Final = (
+SCHEMA_LIST_BELOW: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
+SCHEMAS_BY_NAME_BELOW: Final = (
     "$defs",
     "definitions",
     "dependentSchemas",
@@ -338,7 +340,7 @@ _NAMED_BELOW: Final = (
 )
 
 
-def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
+def schema_parts(schema: Any) -> Iterator[dict[str, Any]]:
     """Yield `schema` and every schema inside it; data (`const`, `enum`, `default`) is none."""
     pending = [schema]
     while pending:
@@ -346,46 +348,57 @@ def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
         if not isinstance(here, dict):
             continue
         yield here
-        pending.extend(here[keyword] for keyword in _ONE_BELOW if keyword in here)
-        for keyword in _LIST_BELOW:
+        pending.extend(here[keyword] for keyword in SCHEMA_BELOW if keyword in here)
+        for keyword in SCHEMA_LIST_BELOW:
             pending.extend(here.get(keyword, ()))
-        for keyword in _NAMED_BELOW:
+        for keyword in SCHEMAS_BY_NAME_BELOW:
             pending.extend(here.get(keyword, {}).values())
-
-
-def schema_validator(schema: Any) -> Draft202012Validator:
-    """Return a validator that resolves references inside `schema` and nowhere else."""
-    return Draft202012Validator(schema, registry=Registry())
 
 
 def _checked_schema(schema: Any) -> Any:
     if not isinstance(schema, dict):
         raise ValueError("a JSON Schema is an object here")
     try:
-        Draft202012Validator.check_schema(schema)
+        # Without formats: the library would try the patterns with Python's own engine.
+        Draft202012Validator.check_schema(schema, format_checker=FormatChecker(formats=()))
     except SchemaError as error:
         place = "/" + "/".join(str(token) for token in error.absolute_path)
-        if error.validator == "format" and error.validator_value == "regex":
-            raise ValueError(f"{place} is not a regular expression") from None
         raise ValueError(
             f"not a JSON Schema of draft 2020-12: {place} breaks the keyword '{error.validator}'"
         ) from None
     except (RecursionError, OverflowError):
         raise ValueError("the JSON Schema is nested or repeats too deeply") from None
-    for part in _schemas(schema):
+    for part in schema_parts(schema):
         if part.get("$schema", _DRAFT).rstrip("#") != _DRAFT:
             raise ValueError(f"$schema is left out or {_DRAFT}")
         if "$id" in part:
             raise ValueError("leave $id out: references are local, by '#/$defs/…'")
+    _check_patterns(schema)
     _check_references(schema)
     return schema
+
+
+def _check_patterns(schema: Any) -> None:
+    parts = list(schema_parts(schema))
+    for part in parts:
+        for pattern in (*part.get("patternProperties", ()), part.get("pattern", "")):
+            try:
+                linear_pattern(pattern)
+            except ValueError as problem:
+                raise ValueError(f"the regular expression {pattern!r}: {problem}") from None
+    keywords = {keyword for part in parts for keyword in part}
+    if {"patternProperties", "unevaluatedProperties"} <= keywords:
+        # The library matches these patterns itself, and not in linear time.
+        raise ValueError("patternProperties and unevaluatedProperties do not go together")
 
 
 def _check_references(schema: Any) -> None:
     resource: Resource[Any] = Resource.from_contents(schema, default_specification=DRAFT202012)
     resolver = Registry().with_resource("", resource).resolver()
+    parts = list(schema_parts(schema))
+    known = {id(part) for part in parts}
     targets: dict[int, list[Any]] = {}
-    for part in _schemas(schema):
+    for part in parts:
         targets[id(part)] = []
         for keyword in ("$ref", "$dynamicRef"):
             reference = part.get(keyword)
@@ -400,8 +413,10 @@ def _check_references(schema: Any) -> None:
                 target = resolver.lookup(reference).contents
             except (Unresolvable, LookupError, ValueError, TypeError):
                 raise ValueError(f"the reference '{reference}' leads nowhere here") from None
-            if not isinstance(target, dict | bool):
-                raise ValueError(f"the reference '{reference}' leads to no schema")
+            if not isinstance(target, bool) and id(target) not in known:
+                raise ValueError(
+                    f"the reference '{reference}' leads to no schema; put it below $defs"
+                )
             targets[id(part)].append(target)
     if _has_endless_reference(schema, targets):
         raise ValueError("a reference leads back to itself without going into the value")
@@ -410,7 +425,7 @@ def _check_references(schema: Any) -> None:
 def _has_endless_reference(schema: Any, targets: dict[int, list[Any]]) -> bool:
     """Whether some schema applies itself to the same value again, which would never end."""
     done: set[int] = set()
-    for start in _schemas(schema):
+    for start in schema_parts(schema):
         path: list[tuple[int, list[Any]]] = []
         pending: list[Any] = [start]
         while True:
@@ -442,7 +457,7 @@ JsonSchema = Annotated[dict[str, JsonField], AfterValidator(_checked_schema)]
 
 def schema_names(schema: Any) -> frozenset[str]:
     """Return every member name that the schema declares by `properties`, at any depth."""
-    return frozenset(name for part in _schemas(schema) for name in part.get("properties", ()))
+    return frozenset(name for part in schema_parts(schema) for name in part.get("properties", ()))
 
 
 def schema_reaches(schema: dict[str, Any], tokens: tuple[str, ...]) -> bool:
@@ -496,7 +511,7 @@ def _below(part: dict[str, Any], member: str) -> Iterator[Any]:
     elif member in declared:
         yield declared[member]
     for pattern, schema in part.get("patternProperties", {}).items():
-        if member == "*" or re.search(pattern, member):
+        if member == "*" or linear_pattern(pattern).found_in(member):
             yield schema
     if member not in declared and isinstance(part.get("additionalProperties"), dict):
         yield part["additionalProperties"]

@@ -22,7 +22,6 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal
 
-from jsonschema import Draft202012Validator
 from pydantic import (
     AfterValidator,
     Discriminator,
@@ -31,6 +30,7 @@ from pydantic import (
     Tag,
 )
 
+from effect_contracts.bounded_schema import BoundedSchema, Work
 from effect_contracts.expressions import (
     Code,
     Expression,
@@ -43,7 +43,6 @@ from effect_contracts.expressions import (
     Pointer,
     SecretReference,
     UrlTemplate,
-    schema_validator,
 )
 from effect_contracts.section import Section
 
@@ -92,20 +91,21 @@ class AnswerMatch(Section):
     header: HeaderMatch | None = None
 
     @cached_property
-    def body_validator(self) -> Draft202012Validator | None:
+    def bounded_body_schema(self) -> BoundedSchema | None:
         """The compiled `body_schema`; None without one."""
-        return None if self.body_schema is None else schema_validator(self.body_schema)
+        return None if self.body_schema is None else BoundedSchema(self.body_schema)
 
     def matches_status(self, status: int) -> bool:
         """Whether the status alone fits."""
         return statuses_match(self.statuses, status)
 
-    def body_satisfies(self, body: JsonValue) -> bool:
-        """Whether a parsed body fits `body_schema`; True without one."""
-        try:
-            return self.body_validator is None or self.body_validator.is_valid(body)
-        except RecursionError:
-            return False
+    def body_satisfies(self, body: JsonValue, work: Work) -> bool:
+        """Whether a parsed body fits `body_schema`; True without one.
+
+        Raises:
+            CheckTooCostly: that would take more than `work`, which the checks of one answer share.
+        """
+        return self.bounded_body_schema is None or self.bounded_body_schema.accepts(body, work)
 
 
 class Rule(AnswerMatch):

@@ -7,12 +7,19 @@ from typing import Any
 import pytest
 
 from adapter_calls import http_contract
-from effect_adapters.answers import BodyInvalid, parse_answer, portable
+from effect_adapters.answers import (
+    EXTERNAL_ID_CHARS_MAX,
+    BodyInvalid,
+    extract,
+    id_text,
+    parse_answer,
+    portable,
+)
 from effect_adapters.base import Answer
 from effect_adapters.http.classify import answer_of, retry_after_seconds
 from effect_adapters.http.exchange import Lost, NotSent, Reply
 from effect_contracts.facts import Outcome
-from effect_contracts.http_settings import HttpSettings
+from effect_contracts.http_settings import Extraction, HttpSettings
 
 
 def reply(status: int, body: str | bytes = b"", **headers: str) -> Reply:
@@ -200,3 +207,91 @@ def test_a_bodys_error_does_not_carry_the_body() -> None:
     with pytest.raises(BodyInvalid) as caught:
         parse_answer(b'{"secret":"x"')
     assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (7, "7"),
+        ("ch_1", "ch_1"),
+        (10**1023, "1" + "0" * 1023),
+        ("x" * EXTERNAL_ID_CHARS_MAX, "x" * EXTERNAL_ID_CHARS_MAX),
+        ("x" * (EXTERNAL_ID_CHARS_MAX + 1), None),
+        (10**1024, None),
+        (-(10**1023), None),
+        (10**4200, None),
+        (10**9000, None),
+        ("", None),
+        ("ch\n1", None),
+        ("ch\x1b[2J", None),
+        ("\u202ech_1", None),
+        (True, None),
+        (1.0, None),
+        (["ch_1"], None),
+    ],
+    ids=lambda value: type(value).__name__,  # pytest cannot write out the longest ones
+)
+def test_an_id_is_short_and_can_be_printed(value: Any, text: str | None) -> None:
+    assert id_text(value) == text
+
+
+def test_an_answer_with_an_id_of_thousands_of_digits_is_not_believed() -> None:
+    answer = classified(reply(201, '{"id":' + "9" * 4200 + "}"))
+    assert (answer.outcome, answer.code) == (Outcome.AMBIGUOUS, "external_id_missing")
+    assert answer.external_id is None
+
+
+@pytest.mark.parametrize("reference", ["/op/" + "1" * 5000, "/op/\x7f1"])
+def test_a_reference_of_an_operation_is_short_and_can_be_printed(reference: str) -> None:
+    accepted = {
+        "statuses": [202],
+        "reference": {"in": "header", "name": "Location"},
+        "succeeded": [{"statuses": [200]}],
+    }
+    answer = classified(reply(202, location=reference), answers={"accepted": accepted})
+    assert (answer.outcome, answer.code) == (Outcome.AMBIGUOUS, "operation_reference_missing")
+
+
+def test_an_expression_that_multiplies_the_body_yields_nothing() -> None:
+    doubled = "|".join(["[@, @]"] * 60)
+    extracted = extract(Extraction(external_id="id", result=doubled), {"id": "ch_1"})
+    assert extracted is not None
+    assert (extracted.external_id, extracted.result) == ("ch_1", None)
+
+
+_NODE = {"anyOf": [{"properties": {"below": {"$ref": "#/$defs/node"}, "kind": {"const": kind}}}
+                   for kind in (1, 2)]}  # fmt: skip
+_TREE = {"$ref": "#/$defs/node", "$defs": {"node": _NODE}}
+
+
+def _deep(levels: int) -> str:
+    return '{"kind":3,"below":' * levels + "{}" + "}" * levels
+
+
+@pytest.mark.parametrize("kind", ["rejected", "success"])
+def test_an_answer_that_would_take_for_ever_to_judge_is_ambiguous(kind: str) -> None:
+    """Also where another rule matches: the one that was not judged may say the opposite."""
+    costly = {"statuses": [200], "body_schema": _TREE}
+    cheap = {"statuses": [200]}
+    rules = {"rejected": (costly | {"code": "refused"}, cheap), "success": (cheap | {
+        "code": "refused", "body_schema": {"required": ["kind"]}}, costly)}  # fmt: skip
+    rejected, success = rules[kind]
+    answers = {"rejected": [rejected], "success": [success], "retryable": [], "already_exists": []}
+    answer = classified(reply(200, _deep(45)), answers=answers)
+    assert (answer.outcome, answer.code) == (Outcome.AMBIGUOUS, "body_check_limit")
+
+
+def test_a_final_newline_is_a_character_like_any_other() -> None:
+    schema = {"properties": {"currency": {"pattern": "^[a-z]{3}$"}}}
+    success = [{"statuses": [200], "body_schema": schema}]
+    good = classified(reply(200, '{"id":"ch_1","currency":"eur"}'), answers={"success": success})
+    bad = classified(reply(200, '{"id":"ch_1","currency":"eur\\n"}'), answers={"success": success})
+    assert (good.outcome, bad.outcome) == (Outcome.COMMITTED, Outcome.AMBIGUOUS)
+
+
+def test_a_pattern_of_a_body_schema_cannot_hold_up_the_worker() -> None:
+    schema = {"properties": {"note": {"pattern": "^(a+)+$"}}}
+    success = [{"statuses": [200], "body_schema": schema}]
+    body = '{"id":"ch_1","note":"' + "a" * 100_000 + '!"}'
+    answer = classified(reply(200, body), answers={"success": success})
+    assert answer.code == "success_body_invalid"

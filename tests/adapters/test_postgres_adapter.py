@@ -117,6 +117,8 @@ async def test_the_mutation_goes_with_its_transaction(
         ({"raise": "57014"}, Outcome.RETRYABLE, "sqlstate_57014"),
         ({"raise": "53200"}, Outcome.RETRYABLE, "sqlstate_53200"),
         ({"raise": "23505"}, Outcome.RETRYABLE, "busy_key"),
+        ({"raise": "58030"}, Outcome.RETRYABLE, "sqlstate_58030"),
+        ({"raise": "25006"}, Outcome.RETRYABLE, "sqlstate_25006"),
         ({"raise": "22012"}, Outcome.REJECTED, "sqlstate_22012"),
         ({"anonymous": True}, Outcome.REJECTED, "external_id_missing"),
     ],
@@ -133,6 +135,51 @@ async def test_an_error_undoes_the_mutation_and_leaves_the_transaction_usable(
     assert await held(connection) == 0
     cursor = await connection.execute("SELECT count(*) AS n FROM shop.customers")
     assert (await cursor.fetchone() or {})["n"] == 2
+
+
+_UNPREPARED = {
+    "DROP FUNCTION shop.post": "function_missing",
+    "ALTER SCHEMA shop RENAME TO shop_of_tomorrow": "schema_missing",
+    "REVOKE USAGE ON SCHEMA shop FROM clerk": "right_missing",
+    "REVOKE EXECUTE ON FUNCTION shop.post FROM public": "right_missing",
+    "REVOKE INSERT ON shop.entries FROM clerk": "right_missing",
+    "DROP TABLE shop.entries": "table_missing",
+    "ALTER TABLE shop.entries RENAME COLUMN key TO name": "column_missing",
+}
+
+
+@pytest.mark.parametrize("statement", sorted(_UNPREPARED))
+async def test_a_database_that_is_not_ready_does_not_end_the_effect(
+    connection: psycopg.AsyncConnection[Any], statement: str
+) -> None:
+    """A grant or a migration that somebody forgot says nothing about the effect."""
+    await connection.execute("CREATE ROLE clerk")
+    try:
+        await connection.execute(
+            "GRANT USAGE ON SCHEMA shop TO clerk;"
+            "GRANT INSERT, SELECT ON ALL TABLES IN SCHEMA shop TO clerk"
+        )
+        async with connection.transaction(force_rollback=True):
+            await connection.execute("SET LOCAL ROLE clerk")
+            assert (await mutated(connection)).outcome is Outcome.COMMITTED
+        await connection.execute(statement.encode())
+        async with connection.transaction():
+            await connection.execute("SET LOCAL ROLE clerk")
+            answer = await mutated(connection)
+    finally:
+        await connection.execute("DROP OWNED BY clerk; DROP ROLE clerk")
+    assert (answer.outcome, answer.code) == (Outcome.RETRYABLE, _UNPREPARED[statement])
+
+
+async def test_a_contract_may_call_a_missing_right_a_refusal(
+    connection: psycopg.AsyncConnection[Any],
+) -> None:
+    settings = SETTINGS | {"rejected": [{"sqlstates": ["42501"], "code": "not_allowed"}]}
+    document = contract(settings, "transactional")
+    wire = ADAPTER.render(document, {**ARGUMENTS, "raise": "42501"}, KEY)
+    async with connection.transaction():
+        answer = await ADAPTER.mutate(connection, dispatch_call(document, wire))
+    assert (answer.outcome, answer.code) == (Outcome.REJECTED, "not_allowed")
 
 
 async def test_a_function_that_runs_too_long_is_cut_at_the_budget(

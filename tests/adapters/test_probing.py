@@ -394,7 +394,9 @@ ACCEPTED: dict[str, Any] = {
         (json_answer(200, '{"s":"done"}'), Verdict.UNKNOWN, "external_id_missing"),
         (json_answer(200, '{"s":"failed"}'), Verdict.REJECTED, "operation_failed"),
         (json_answer(200, '{"s":"odd"}'), Verdict.UNKNOWN, "unmatched_status_200"),
-        (json_answer(404, "{}"), Verdict.UNKNOWN, "unmatched_status_404"),
+        (json_answer(404, "{}"), Verdict.UNKNOWN, "operation_gone"),
+        (json_answer(410, "{}"), Verdict.UNKNOWN, "operation_gone"),
+        (json_answer(500, "{}"), Verdict.UNKNOWN, "unmatched_status_500"),
         (answer(302, headers=("Location: /x",)), Verdict.UNKNOWN, "unexpected_redirect"),
         (b"", Verdict.UNKNOWN, "closed_without_answer"),
     ],
@@ -451,3 +453,15 @@ async def test_conditions_of_the_write_do_not_reach_the_read() -> None:
     await found(script, headers={"If-None-Match": "*", "X-Api-Version": "2"})
     assert b"If-None-Match" not in seen[0]
     assert b"X-Api-Version: 2" in seen[0]
+
+
+async def test_an_answer_that_would_take_for_ever_to_judge_is_unknown() -> None:
+    node = [{"properties": {"below": {"$ref": "#/$defs/n"}, "k": {"const": k}}} for k in (1, 2)]
+    costly = {"$ref": "#/$defs/n", "$defs": {"n": {"anyOf": node}}}
+    body = '{"k":3,"below":' * 45 + "{}" + "}" * 45
+    finding = await found(
+        replying(json_answer(200, body)),
+        seconds=30,
+        probe={"found": {"statuses": [200], "body_schema": costly}},
+    )
+    assert verdict(finding) == (Verdict.UNKNOWN, "body_check_limit")

@@ -141,3 +141,27 @@ async def test_an_unexpected_error_tells_nothing_of_itself(
         assert CARD_NUMBER not in answer.text
     assert CARD_NUMBER not in caplog.text
     assert "unexpected RuntimeError" in caplog.text
+
+
+async def test_a_key_ring_that_lacks_a_tenants_key_is_degraded_and_one_that_lacks_all_is_not_ready(
+    api: httpx.AsyncClient, deployment: Deployment
+) -> None:
+    deployment.execute(
+        "UPDATE effect_broker.tenants SET hmac_key_id = 'ring-2' WHERE name = 'acme'"
+    )
+    some = await api.get("/readyz")
+    assert (some.status_code, some.json()["status"]) == (200, "degraded")
+    assert some.json()["checks"]["key_ring"] == "lacks_keys"
+    deployment.execute("UPDATE effect_broker.tenants SET hmac_key_id = 'ring-2'")
+    none = await api.get("/readyz")
+    assert (none.status_code, none.json()["status"]) == (503, "unavailable")
+    assert none.json()["checks"]["key_ring"] == "lacks_keys"
+    # It is as readiness says.
+    refused = await api.post(PATH, json=charge())
+    assert (refused.status_code, refused.json()["code"]) == (500, "key_ring_missing")
+    # The key of a tenant that is not served is not missed.
+    deployment.execute(
+        "UPDATE effect_broker.tenants SET disabled_at = now() WHERE name = 'acme';"
+        "UPDATE effect_broker.tenants SET hmac_key_id = 'ring-1' WHERE name = 'globex'"
+    )
+    assert (await api.get("/readyz")).json()["checks"]["key_ring"] == "ok"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -58,6 +59,42 @@ def test_libraries_are_heard_from_warnings_on_whatever_our_level_is(
     err = capsys.readouterr().err
     assert "eb_secret" not in err
     assert "ours" in err
+
+
+@pytest.mark.usefixtures("restored")
+def test_what_a_stranger_can_cause_a_thousand_times_is_written_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logs.configure("INFO")
+    for number in range(1000):
+        logging.getLogger("asyncio").error("socket.accept() failed for %d", number)
+        logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+        logging.getLogger("effect_broker.api.problems").warning("StoreBusy: %s", number % 2)
+        logging.getLogger("effect_broker.worker").warning("each of these counts")
+    lines = capsys.readouterr().err.splitlines()
+    assert sum("socket.accept()" in line for line in lines) == 1
+    assert sum("Invalid HTTP" in line for line in lines) == 1
+    assert sum("StoreBusy" in line for line in lines) == 2  # another text is another thing
+    assert sum("each of these counts" in line for line in lines) == 1000
+
+
+@pytest.mark.usefixtures("restored")
+def test_how_many_lines_were_left_out_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs.configure("INFO")
+    now = [1000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    monkeypatch.setattr(time, "time_ns", lambda: int(now[0] * 1e9), raising=False)
+    for _ in range(2):
+        for _ in range(10):
+            logging.getLogger("asyncio").error("no descriptor for %s", "a client")
+        now[0] += logs.SELDOM_SECONDS
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("asyncio: ")[2] for line in lines] == [
+        "no descriptor for a client",
+        "no descriptor for a client (and 9 more like this before)",
+    ]
 
 
 def test_an_unknown_level_is_a_sentence() -> None:

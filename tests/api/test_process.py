@@ -153,6 +153,34 @@ def test_a_development_key_ring_is_refused_in_production(
     assert "production" in _complaint(ended)
 
 
+@pytest.mark.parametrize("command", [["serve", "--port", "0"], ["worker"], ["reconciler"]])
+def test_production_refuses_a_superusers_login(
+    deployment: Deployment, tmp_path: Path, command: list[str]
+) -> None:
+    ring = tmp_path / "production-ring.json"
+    ring.write_text(new_key_ring("ring-1", development=False))
+    superuser = deployment.database.superuser_url
+    environment = {
+        "EFFECT_BROKER_ENV": "production",
+        "EFFECT_BROKER_KEY_RING_FILE": str(ring),
+        "EFFECT_BROKER_API_DATABASE_URL": superuser,
+        "EFFECT_BROKER_WORKER_DATABASE_URL": superuser,
+    }
+    assert "superuser" in _complaint(_run(command, environment, tmp_path))
+
+
+@pytest.mark.parametrize("document", ["[" * 100_000, '{"hmac":' * 10_000, "[]", "1" * 5000, "{"])
+def test_a_key_ring_that_is_none_is_one_clear_line(
+    deployment: Deployment, tmp_path: Path, document: str
+) -> None:
+    environment = deployment.environment
+    del environment["EFFECT_BROKER_KEY_RING_FILE"]
+    environment["EFFECT_BROKER_KEY_RING"] = document
+    line = _complaint(_run(["serve", "--port", "0"], environment, tmp_path))
+    assert "the key ring in EFFECT_BROKER_KEY_RING" in line
+    assert len(line) < 400
+
+
 def test_production_never_falls_back_to_a_database_of_its_own(
     deployment: Deployment, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from effect_broker.store.diagnosis import FleetFacts, ServerFacts, SessionFacts
 from effect_contracts.catalog import catalog_documents
 from effect_contracts.document import ContractDocument
 
-SERVER = ServerFacts(170002, False, False, "on", "on", "on", "", 0)
+SERVER = ServerFacts(170002, False, False, "on", "on", "on", "", 0, 100, 3, 4, 2)
 SESSION = SessionFacts("effect_broker_api", False, False, "on", 1.5, 2.0, False, ())
 FLEET = FleetFacts(
     schema_version="0003",
@@ -87,6 +87,16 @@ def test_a_sound_deployment_has_no_finding() -> None:
 )
 def test_an_unfit_server_is_named(change: dict[str, object], expected: dict[str, Level]) -> None:
     assert bad(checks.server_findings(replace(SERVER, **change))) == expected  # type: ignore[arg-type]
+
+
+def test_default_connections_are_enough_for_three_workers_and_one_too_many_is_named() -> None:
+    assert bad(checks.connection_findings(SERVER, 3)) == {}
+    (finding,) = checks.connection_findings(SERVER, 4)
+    assert (finding.check, finding.level) == ("connections", Level.WARN)
+    assert finding.text.startswith("103 of 97 connections")
+    # Sessions of other programs, and of more API processes than one, take room as well.
+    for facts in (replace(SERVER, foreign_sessions=40), replace(SERVER, api_sessions=60)):
+        assert bad(checks.connection_findings(facts, 2)) == {"connections": Level.WARN}
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import pwd
-import socket
-import subprocess
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from psycopg import Connection, sql
@@ -18,12 +11,13 @@ from psycopg.rows import TupleRow
 
 from cli.commands import Cli, Ended, run_for_real
 from cli.sender import Sender
+from effect_broker.config import WORKER_SESSIONS
 from effect_broker.store.diagnosis import TENANT_TABLES, shares_sessions
 from effect_broker.store.roles import DatabaseRole
 from effect_contracts.catalog import catalog_texts
 from effect_contracts.facts import Outcome
+from pooler import SWALLOWS_OPTIONS, pooler
 from postgres import Database
-from tools import requires_tool
 
 Findings = dict[str, str]
 
@@ -83,6 +77,20 @@ def test_what_a_hand_in_the_database_has_broken_is_found(
     for check in ("row_security", "api_and_engine", "restored", "executor_ids"):
         assert levels[check] == "fail", check
     assert levels["workers"] == "ok"
+
+
+def test_more_workers_than_the_server_has_connections_for_are_a_warning(
+    doctor: Any, superuser: Connection[TupleRow]
+) -> None:
+    assert doctor()["connections"] == "ok"
+    row = superuser.execute("SHOW max_connections").fetchone()
+    assert row is not None
+    superuser.execute(
+        "INSERT INTO effect_broker.workers (executor_id, ttl_seconds)"
+        " SELECT 'vm-' || n || '-0123456789ab', 60 FROM generate_series(1, %s) AS n",
+        [int(row[0]) // WORKER_SESSIONS + 1],
+    )
+    assert doctor()["connections"] == "warn"
 
 
 def test_a_default_that_does_not_wait_for_the_disk_is_found(
@@ -170,50 +178,6 @@ def test_a_real_process_ends_with_1_where_something_fails(tmp_path: Path) -> Non
 # A real pooler ----------------------------------------------------------------------------------
 
 
-@contextmanager
-def _pgbouncer(directory: Path, database: Database, mode: str, extra: str = "") -> Iterator[str]:
-    """A pooler before the test's database; gives the superuser's URL through it."""
-    program = requires_tool("pgbouncer")
-    parts = urlsplit(database.superuser_url)
-    if parts.password:
-        pytest.skip("not for this platform: a server that asks for passwords")
-    host = parse_qs(parts.query).get("host", [parts.hostname or ""])[0]
-    port = parse_qs(parts.query).get("port", [str(parts.port or 5432)])[0]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        listen_port = probe.getsockname()[1]
-    directory.mkdir()
-    users = directory / "users.txt"
-    users.write_text('"postgres" ""\n"effect_broker_api" ""\n"effect_broker_worker" ""\n')
-    settings = directory / "pgbouncer.ini"
-    settings.write_text(
-        f"[databases]\n{database.name} = host={host} port={port} dbname={database.name}"
-        f" user=postgres\n"
-        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {listen_port}\n"
-        f"unix_socket_dir =\nauth_type = trust\nauth_file = {users}\npool_mode = {mode}\n"
-        f"default_pool_size = 5\nlogfile = {directory / 'log'}\n{extra}\n"
-    )
-    for path in (directory, *directory.iterdir()):
-        path.chmod(0o777 if path.is_dir() else 0o644)
-    # It refuses to run as root; whoever owns the server's socket can reach it.
-    owner = pwd.getpwuid(Path(host).stat().st_uid).pw_name if host.startswith("/") else "nobody"
-    as_root = ["-u", owner] if pwd.getpwuid(Path("/proc/self").stat().st_uid).pw_uid == 0 else []
-    process = subprocess.Popen(
-        [program, "-q", *as_root, settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", listen_port)) == 0:
-                    break
-            time.sleep(0.05)
-        yield f"postgresql://postgres@127.0.0.1:{listen_port}/{database.name}"
-    finally:
-        process.terminate()
-        process.wait(10)
-
-
 @pytest.fixture
 def pooler_directory(server_home: Path) -> Path:
     """A directory that other accounts can enter."""
@@ -223,14 +187,14 @@ def pooler_directory(server_home: Path) -> Path:
 async def test_a_pooler_in_transaction_mode_is_recognised(
     database: Database, pooler_directory: Path
 ) -> None:
-    with _pgbouncer(pooler_directory, database, "transaction") as url:
+    with pooler(pooler_directory, database.superuser_url, "transaction") as url:
         assert await shares_sessions(url)
 
 
 async def test_a_pooler_in_session_mode_is_no_harm(
     database: Database, pooler_directory: Path
 ) -> None:
-    with _pgbouncer(pooler_directory, database, "session") as url:
+    with pooler(pooler_directory, database.superuser_url, "session") as url:
         assert not await shares_sessions(url)
 
 
@@ -245,7 +209,7 @@ def test_a_command_through_a_pooler_that_drops_session_options_says_so(
     pooler_directory: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with _pgbouncer(pooler_directory, database, "transaction") as url:
+    with pooler(pooler_directory, database.superuser_url, "transaction") as url:
         monkeypatch.setenv("EFFECT_BROKER_DATABASE_URL", url)
         said = cli("tenants", "list").refused()
         assert "transaction mode" in said
@@ -259,8 +223,7 @@ def test_a_pooler_that_swallows_session_options_is_found_by_doctor(
     pooler_directory: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    swallows = "ignore_startup_parameters = options,extra_float_digits"
-    with _pgbouncer(pooler_directory, database, "transaction", swallows) as url:
+    with pooler(pooler_directory, database.superuser_url, "transaction", SWALLOWS_OPTIONS) as url:
         monkeypatch.setenv("EFFECT_BROKER_DATABASE_URL", url)
         levels = _levels(cli("doctor", "--json"))
         assert levels["pooler_api"] == "fail"

@@ -159,7 +159,7 @@ def test_the_paste_works_and_everything_is_found_again(
 
 
 @pytest.mark.timeout(180)
-def test_a_given_database_is_used_and_a_dead_worker_is_replaced(
+def test_a_given_database_is_used_and_a_dead_child_is_replaced(
     started: Callable[..., Up], empty_database: Database, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
@@ -167,17 +167,23 @@ def test_a_given_database_is_used_and_a_dead_worker_is_replaced(
         "EFFECT_BROKER_HOME": str(home),
         "EFFECT_BROKER_DATABASE_URL": empty_database.superuser_url,
     }
+    target_port = _free_port()
     up = started(
-        environment, "--port", "0", "--target-port", str(_free_port()), "--workers", "1", "--json"
+        environment, "--port", "0", "--target-port", str(target_port), "--workers", "1", "--json"
     )
     up.wait_for(lambda: up.out.rstrip().endswith("}"), "JSON")
     told = json.loads(up.out)
     assert told["url"].startswith("http://127.0.0.1:")
     assert not (home / "postgres").exists()
 
-    (worker,) = (pid for pid in up.children() if b"worker" in _arguments(pid))
-    os.kill(worker, signal.SIGKILL)
-    up.wait_for(lambda: "takes its place" in up.err, "a new worker")
+    api = told["url"].rpartition(":")[2]
+    for number, command in enumerate((b"worker", b"serve", b"target"), start=1):
+        (child,) = (pid for pid in up.children() if command in _arguments(pid))
+        os.kill(child, signal.SIGKILL)
+        up.wait_for(lambda n=number: up.err.count("takes its place") == n, "a new one")  # type: ignore[misc]
+    assert up.err.count("has ended (exit -9)") == 3
+    up.wait_for(lambda: _listens(int(api)), "the API at its address")
+    up.wait_for(lambda: _listens(target_port), "the target at its address")
     ended = subprocess.run(["bash", "-c", told["curl"]], capture_output=True, text=True, timeout=60)
     assert json.loads(ended.stdout)["operation_key"] == "order:42:charge:v1"
     assert up.interrupt_group() == 0
@@ -208,6 +214,11 @@ def test_ctrl_c_lets_a_send_end_before_its_target_goes(
     body = run_for_real(environment, "effects", "inspect", effect_id, "--json").json
     assert body["state"] == "succeeded"
     assert [attempt["outcome"] for attempt in body["attempts"]] == ["committed"]
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _arguments(pid: int) -> bytes:

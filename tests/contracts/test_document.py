@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from effect_contracts.bounded_schema import CheckTooCostly, Work
 from effect_contracts.catalog import (
     SCHEMA_NAME,
     catalog_documents,
@@ -295,7 +296,11 @@ def test_no_argument_changes_origin_or_shape_of_a_url(value: Any) -> None:
         ({"$schema": "http://json-schema.org/draft-07/schema#"}, "$schema"),
         ({"properties": {"a": {"pattern": "("}}}, "regular expression"),
         ({"patternProperties": {"[": True}}, "regular expression"),
-        ({"properties": {"a": {"pattern": "a{99999999999}"}}}, "repeats too deeply"),
+        ({"properties": {"a": {"pattern": "a{99999999999}"}}}, "regular expression"),
+        ({"properties": {"a": {"pattern": "(?!a)b"}}}, "linear time"),
+        ({"additionalProperties": {"patternProperties": {r"(a)\1": True}}}, "linear time"),
+        ({"patternProperties": {"a": True}, "unevaluatedProperties": False}, "do not go together"),
+        ({"$ref": "#/examples/0", "examples": [{"pattern": "("}]}, "leads to no schema"),
     ],
 )
 def test_a_schema_that_could_fail_later_is_refused_now(schema: Any, words: str) -> None:
@@ -411,8 +416,10 @@ def test_a_body_predicate_judges_the_parsed_body() -> None:
     adapter = document(IDEMPOTENT).adapter
     assert isinstance(adapter, HttpSettings)
     success = adapter.answers.success[0]
-    assert success.body_satisfies({"id": 1})
-    assert not success.body_satisfies({})
+    assert success.body_satisfies({"id": 1}, Work(100))
+    assert not success.body_satisfies({}, Work(100))
+    with pytest.raises(CheckTooCostly):
+        success.body_satisfies({"id": 1}, Work(0))
 
 
 def test_an_odd_body_extracts_nothing() -> None:

@@ -71,6 +71,10 @@ ARROWS: Final[dict[str, frozenset[str]]] = {
     "effect_chaos": frozenset({"effect_contracts"}),
 }
 
+# A broker with a bug planted in it is a broker: it imports what it breaks. Nothing else of chaos
+# leans on it, the auditor least of all.
+PLANTED: Final = "effect_chaos.planted"
+
 
 @dataclass(frozen=True, slots=True)
 class Import:
@@ -106,7 +110,10 @@ def violations(module_name: str, tree: ast.Module, *, is_package: bool = False) 
 def _forbidden(importer: str, imported: str) -> str | None:
     package = importer.partition(".")[0]
     top = imported.partition(".")[0]
-    if top in ARROWS and top != package and top not in ARROWS[package]:
+    if _within(imported, PLANTED) and not _within(importer, PLANTED):
+        return "a broken broker is run, not imported"
+    planted = _within(importer, PLANTED)
+    if top in ARROWS and top != package and top not in ARROWS[package] and not planted:
         return f"{package} may not import {top}"
     if package == "effect_contracts" and (reason := _impure(importer, imported)):
         return reason

@@ -50,6 +50,8 @@ def test_a_module_imports_only_what_its_place_allows(module: Module) -> None:
         ("effect_broker.worker", "import effect_chaos"),
         ("effect_chaos.auditor", "from effect_broker import clock"),
         ("effect_chaos.auditor", "import effect_adapters"),
+        ("effect_chaos.auditor", "from effect_chaos.planted import stage"),
+        ("effect_chaos.supervisor", "from effect_broker import clock"),
     ],
 )
 def test_a_planted_wrong_import_is_found(module: str, line: str) -> None:
@@ -74,6 +76,7 @@ def test_a_planted_wrong_import_is_found(module: str, line: str) -> None:
             "from .ports import Store\nfrom effect_contracts import x",
         ),
         ("effect_chaos.workload", "import psycopg\nimport effect_contracts"),
+        ("effect_chaos.planted.api_bugs", "import effect_broker.intake\nimport effect_adapters"),
     ],
 )
 def test_an_import_in_its_place_is_allowed(module: str, line: str) -> None:

@@ -145,24 +145,35 @@ def test_a_blocked_migration_says_who_blocks_it(database: Database, before: str,
     assert "LOCK" not in str(caught.value)
 
 
-def test_a_second_migration_waits_for_the_first(database: Database) -> None:
+def test_a_second_migration_waits_for_the_first(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Longer than it would wait for a lock of somebody else, and it says so."""
     url = database.superuser_url
+    with psycopg.connect(url) as connection:
+        connection.execute("DROP SCHEMA dbos CASCADE")
     began, go_on = threading.Event(), threading.Event()
 
     def slow(engine_url: str) -> None:
         began.set()
-        go_on.wait(30)
+        go_on.wait(60)
         migrate_dbos(engine_url)
 
-    with ThreadPoolExecutor(1) as pool:
+    caplog.set_level("INFO", logger="effect_broker")
+    with ThreadPoolExecutor(2) as pool:
         first = pool.submit(migrate, url, migrate_dbos=slow)
-        assert began.wait(30)
         try:
+            assert began.wait(60)
+            second = pool.submit(migrate, url, migrate_dbos=migrate_dbos, lock_timeout_seconds=0.3)
+            with pytest.raises(TimeoutError):
+                second.result(2.0)
             with pytest.raises(MigrationBlocked, match="effect-broker-migrate"):
-                migrate(url, migrate_dbos=migrate_dbos, lock_timeout_seconds=0.3)
+                migrate(url, migrate_dbos=migrate_dbos, peer_wait_seconds=0.3)
         finally:
             go_on.set()
-        assert first.result(60).version == latest_version()
+        assert first.result(120).engine_created
+        assert not second.result(120).engine_created
+    assert "another migration of this database runs" in caplog.text
 
 
 def test_a_login_without_rights_is_told_what_it_needs(empty_database: Database) -> None:

@@ -8,7 +8,7 @@ What no rule explains is ambiguous, and so is an answer that two rules explain i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property
@@ -23,6 +23,7 @@ from effect_adapters.answers import (
 )
 from effect_adapters.base import Answer
 from effect_adapters.http.exchange import End, Lost, NotSent, Reply
+from effect_contracts.bounded_schema import ANSWER_STEPS_MAX, CheckTooCostly, Work
 from effect_contracts.expressions import search
 from effect_contracts.facts import CODE_ALREADY_EXISTS, CODE_REPLAYED_ERROR, Outcome
 from effect_contracts.http_settings import (
@@ -33,6 +34,12 @@ from effect_contracts.http_settings import (
     HeaderReference,
     HttpSettings,
 )
+
+# As long as a URL that is followed (`rendering.same_origin_url`).
+_REFERENCE_CHARS_MAX: Final = 4096
+
+# The rules over the body were not judged to their end.
+CODE_CHECK_LIMIT: Final = "body_check_limit"
 
 _OUTCOME_BY_KIND: Final = {
     "key_conflict": Outcome.KEY_CONFLICT,
@@ -53,9 +60,17 @@ _SAYS_NOT_DONE: Final = frozenset({"rejected", "retryable"})
 
 @dataclass(frozen=True)
 class Reading:
-    """A complete answer, its body parsed once, when it is first needed."""
+    """A complete answer, its body parsed once, when it is first needed.
+
+    Attributes:
+        work: what all checks of the body by schemas may cost together; an answer may be made so
+            that they do not end.
+    """
 
     reply: Reply
+    work: Work = field(
+        default_factory=lambda: Work(ANSWER_STEPS_MAX), init=False, repr=False, compare=False
+    )
 
     @cached_property
     def json(self) -> Any:
@@ -96,12 +111,20 @@ class Reading:
         return self.media_type == "application/json" or self.media_type.endswith("+json")
 
     def matches(self, match: AnswerMatch) -> bool:
-        """Whether every part of the predicate holds."""
+        """Whether every part of the predicate holds.
+
+        Raises:
+            CheckTooCostly: that cannot be found out within `work`.
+        """
         return self.mismatch(match) is None
 
     def mismatch(self, match: AnswerMatch) -> str | None:
         """Return what does not hold: `status`, `header`, `content_type`, `body_missing` or
-        `body_invalid`; None where all of it does."""
+        `body_invalid`; None where all of it does.
+
+        Raises:
+            CheckTooCostly: as `matches`.
+        """
         if not match.matches_status(self.reply.status):
             return "status"
         if match.header is not None and not self.has_header(match.header.name, match.header.value):
@@ -114,7 +137,7 @@ class Reading:
         if not self.reply.body:
             return "body_missing"
         try:
-            return None if match.body_satisfies(self.json) else "body_invalid"
+            return None if match.body_satisfies(self.json, self.work) else "body_invalid"
         except BodyInvalid:
             return "body_invalid"
 
@@ -137,7 +160,11 @@ def answer_of(settings: HttpSettings, end: End) -> Answer:
         case Lost(code, status, digest):
             return Answer(Outcome.AMBIGUOUS, code, status=status, response_digest=digest)
         case Reply():
-            answer = _classified(settings, Reading(end))
+            try:
+                answer = _classified(settings, Reading(end))
+            except CheckTooCostly:
+                # A rule that was not judged may have said the opposite of the one that matched.
+                answer = Answer(Outcome.AMBIGUOUS, CODE_CHECK_LIMIT)
             return replace(answer, status=end.status, response_digest=end.digest)
         case never:
             assert_never(never)
@@ -231,7 +258,7 @@ def _accepted(accepted: AcceptedOperation, reading: Reading, wait: float | None)
             operation = reading.reply.header(name.lower())
         case never:
             assert_never(never)
-    if not operation:
+    if not operation or len(operation) > _REFERENCE_CHARS_MAX or not operation.isprintable():
         return Answer(Outcome.AMBIGUOUS, "operation_reference_missing")
     return Answer(
         Outcome.IN_PROGRESS, "operation_accepted", operation=operation, retry_after_seconds=wait

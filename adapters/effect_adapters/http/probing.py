@@ -31,7 +31,7 @@ from effect_adapters.base import (
     SecretResolver,
     SecretUnavailable,
 )
-from effect_adapters.http.classify import Reading, retry_after_seconds
+from effect_adapters.http.classify import CODE_CHECK_LIMIT, Reading, retry_after_seconds
 from effect_adapters.http.exchange import OutgoingRequest, Reply, exchange
 from effect_adapters.http.paging import Pager, Undecided
 from effect_adapters.http.rendering import (
@@ -44,6 +44,7 @@ from effect_adapters.http.rendering import (
     wire_body,
     wire_url,
 )
+from effect_contracts.bounded_schema import CheckTooCostly
 from effect_contracts.canonical import first_difference
 from effect_contracts.expressions import KEY_VARIABLE, pointer_value, search, url_variables
 from effect_contracts.facts import CODE_SEVERAL_MATCHES, Verdict
@@ -75,6 +76,7 @@ class _Search:
     Attributes:
         matches: items that carry our key.
         ids: the ids of those, in the target's order; None where an item has none.
+        known_ids: the same, for looking one up: a target may list as many as fit into a page.
         single: the answer was one object and no list.
         others: ids of objects at our place that do not carry our key.
         complete: every page was read to the end.
@@ -83,6 +85,7 @@ class _Search:
 
     matches: list[Any] = field(default_factory=list)
     ids: list[str | None] = field(default_factory=list)
+    known_ids: set[str | None] = field(default_factory=set)
     single: bool = False
     others: list[str] = field(default_factory=list)
     complete: bool = False
@@ -155,7 +158,10 @@ class Prober:
             return Finding(Verdict.UNKNOWN, error.code)
         except Undecided as undecided:
             return Finding(Verdict.UNKNOWN, undecided.code)
-        finding = self._operation_finding(reading)
+        try:
+            finding = self._operation_finding(reading)
+        except CheckTooCostly:
+            finding = Finding(Verdict.UNKNOWN, CODE_CHECK_LIMIT)
         return _with_answer(finding, reading.reply, self._wait(reading))
 
     def _operation_finding(self, reading: Reading) -> Finding:
@@ -205,10 +211,11 @@ class Prober:
         search_state = _Search()
         try:
             absent = await self._read_pages(probe, request, wire_url(wire), search_state)
-        except Undecided as undecided:
-            if not search_state.matches or undecided.code == "contradicting_rules":
-                finding = Finding(Verdict.UNKNOWN, undecided.code)
-                return _with_answer(finding, search_state.last, undecided.retry_after_seconds)
+        except (Undecided, CheckTooCostly) as failure:
+            end = failure if isinstance(failure, Undecided) else Undecided(CODE_CHECK_LIMIT)
+            if not search_state.matches or end.code == "contradicting_rules":
+                finding = Finding(Verdict.UNKNOWN, end.code)
+                return _with_answer(finding, search_state.last, end.retry_after_seconds)
             absent = None
         finding = self._key_finding(probe, search_state, absent)
         return _with_answer(finding, search_state.last, None)
@@ -253,10 +260,11 @@ class Prober:
             if not self._has_key(probe, item, reading):
                 if external_id is not None:
                     seen.others.append(external_id)
-            elif external_id is None or external_id not in seen.ids:
+            elif external_id is None or external_id not in seen.known_ids:
                 # The same id on two pages is one object: pages shift while they are read.
                 seen.matches.append(item)
                 seen.ids.append(external_id)
+                seen.known_ids.add(external_id)
         return items
 
     def _items(self, probe: ProbeRequest, reading: Reading, seen: _Search) -> list[Any]:

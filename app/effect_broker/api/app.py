@@ -6,9 +6,8 @@ submit is one commit in Postgres, and the workers find it there.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from typing import Annotated, Any, Final
 from uuid import UUID
 
@@ -30,11 +29,12 @@ from effect_broker.api.documentation import (
     SUBMIT_DOCUMENTATION,
     add_examples,
 )
-from effect_broker.api.presentation import effect_body
+from effect_broker.api.presentation import committed_body, effect_body
 from effect_broker.api.services import Health, Services, ServicesContext
+from effect_broker.api.waiting import Waits
 from effect_broker.intake import EffectRequest, Scope, Tenant
 from effect_broker.protocol import wishes
-from effect_broker.protocol.ports import Change, Snapshot
+from effect_broker.protocol.ports import Change, Intent, Snapshot, StoreError
 from effect_broker.reading import (
     PAGE_LIMIT_DEFAULT,
     PAGE_LIMIT_MAX,
@@ -45,6 +45,7 @@ from effect_broker.reading import (
 from effect_contracts.canonical import parse_strict
 from effect_contracts.errors import (
     NotFound,
+    RateLimited,
     RequestMalformed,
     TransitionRefused,
     Unauthenticated,
@@ -52,9 +53,6 @@ from effect_contracts.errors import (
 from effect_contracts.facts import EffectState
 from effect_contracts.life import is_final
 
-# A long poll asks the database again after these waits; it holds no connection meanwhile.
-_WAIT_FIRST_SECONDS: Final = 0.05
-_WAIT_CAP_SECONDS: Final = 0.5
 WAIT_SECONDS_MAX: Final = 60.0
 
 # A hundred years: larger ages select the same, and the database's intervals end somewhere.
@@ -62,19 +60,26 @@ _AGE_SECONDS_MAX: Final = 100 * 366 * 86400
 
 
 def create_app(
-    services: ServicesContext, *, draining: Callable[[], bool] = lambda: False
+    services: ServicesContext,
+    *,
+    draining: Callable[[], bool] = lambda: False,
+    connections_max: int | None = None,
 ) -> FastAPI:
     """Return the application; `services` is entered when it starts and left when it ends.
 
     Args:
         draining: true once the process has begun to end; long polls then answer at once.
+        connections_max: of the process; long polls get a share of them.
     """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with services() as opened:
-            app.state.services = opened
-            yield
+            waits = Waits.for_connections(opened.reads.standing_still, connections_max)
+            async with waits.asking():
+                app.state.services = opened
+                app.state.waits = waits
+                yield
 
     app = _Application(
         title="effect-broker",
@@ -82,6 +87,9 @@ def create_app(
         description="A correctness boundary for tool calls that change the outside world.",
         lifespan=lifespan,
         redirect_slashes=False,
+        # These pages load their scripts from a server of strangers; /openapi.json stays.
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.draining = draining
     app.include_router(_health)
@@ -113,7 +121,8 @@ Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 async def _tenant(request: Request, credentials: Credentials) -> Tenant:
     if credentials is None:
         raise Unauthenticated
-    return await _services(request).authenticator.tenant(credentials.credentials.strip())
+    request.state.api_key = credentials.credentials.strip()
+    return await _services(request).authenticator.tenant(request.state.api_key)
 
 
 async def _only_known_parameters(request: Request) -> None:
@@ -135,7 +144,10 @@ Wait = Annotated[
         ge=0,
         le=WAIT_SECONDS_MAX,
         allow_inf_nan=False,
-        description="Seconds to wait for the effect to be final or to wait for a person.",
+        description=(
+            "Seconds to wait for the effect to be final or to wait for a person. A submit is never "
+            "refused for it: where too many wait already, it answers at once."
+        ),
     ),
 ]
 # Text that a column can hold; NUL cannot be stored, so nothing stored can match it.
@@ -178,8 +190,8 @@ async def submit(request: Request, tenant: Caller, wait: Wait = 0.0) -> Response
         ),
     )
     effect_id = submitted.intent.effect_id
-    detail = await _settled(request, tenant, effect_id, wait)
-    answer = effect_body(detail, attempts=False) | {"replayed": not submitted.created}
+    answer = await _after_commit(request, tenant, submitted.intent, wait)
+    answer["replayed"] = not submitted.created
     status = 202 if submitted.created else 200
     return JSONResponse(answer, status, {"Location": f"/v1/effects/{effect_id}"})
 
@@ -190,7 +202,10 @@ async def get_effect(
 ) -> Response:
     """Return an effect as it stands; with `wait`, return once it is final or waits for a person,
     or when the time is over."""
-    detail = await _settled(request, tenant, _known(effect_id), wait)
+    # A place first: who finds none has cost nothing.
+    with _place(request, tenant, wait):
+        detail = await _services(request).reads.effect(tenant.tenant_id, _known(effect_id))
+        detail = await _once_still(request, tenant, detail, wait)
     return JSONResponse(effect_body(detail, attempts=True))
 
 
@@ -310,27 +325,57 @@ async def _wished(
     return JSONResponse(effect_body(detail, attempts=True) | {"changed": granted.changed})
 
 
-async def _settled(
-    request: Request, tenant: Tenant, effect_id: UUID, wait_seconds: float
+async def _after_commit(
+    request: Request, tenant: Tenant, intent: Intent, wait_seconds: float
+) -> dict[str, Any]:
+    """Return what is known of an effect that is durable. No outage may look like a refusal here,
+    and no crowd of waits: then the answer is what was known last, and comes at once."""
+    try:
+        detail = await _services(request).reads.effect(tenant.tenant_id, intent.effect_id)
+    except StoreError:
+        return committed_body(intent)
+    with suppress(RateLimited), _place(request, tenant, wait_seconds):
+        detail = await _once_still(request, tenant, detail, wait_seconds)
+    return effect_body(detail, attempts=False)
+
+
+def _place(request: Request, tenant: Tenant, wait_seconds: float) -> AbstractContextManager[None]:
+    """Hold a place for a wait; a request that does not wait needs none.
+
+    Raises:
+        RateLimited: there are too many waits.
+    """
+    waits: Waits = request.app.state.waits
+    return waits.place(tenant.tenant_id) if wait_seconds > 0 else nullcontext()
+
+
+async def _once_still(
+    request: Request, tenant: Tenant, detail: EffectDetail, wait_seconds: float
 ) -> EffectDetail:
     """Return the effect once it is final or parked, or as it is when the wait is over.
 
     The wait is over when its time is, when the process drains, and when nobody waits any more.
+    Whoever waited has to be let in at the end as at the beginning.
+
+    Raises:
+        Unauthenticated, TenantDisabled: the key is no longer good.
     """
-    reads = _services(request).reads
+    services = _services(request)
+    waits: Waits = request.app.state.waits
     draining: Callable[[], bool] = request.app.state.draining
-    loop = asyncio.get_running_loop()
-    ends_at = loop.time() + wait_seconds
-    pause = _WAIT_FIRST_SECONDS
-    while True:
-        detail = await reads.effect(tenant.tenant_id, effect_id)
-        left = ends_at - loop.time()
-        if is_final(detail.intent.state) or detail.parked or left <= 0 or draining():
-            return detail
-        if await request.is_disconnected():
-            return detail
-        await asyncio.sleep(min(pause, left))
-        pause = min(pause * 1.5, _WAIT_CAP_SECONDS)
+    if wait_seconds <= 0 or is_final(detail.intent.state) or detail.parked:
+        return detail
+
+    async def given_up() -> bool:
+        return draining() or await request.is_disconnected()
+
+    effect_id = detail.intent.effect_id
+    await waits.until_still((tenant.tenant_id, effect_id), wait_seconds, given_up)
+    try:
+        await services.authenticator.tenant(request.state.api_key)
+        return await services.reads.effect(tenant.tenant_id, effect_id)
+    except StoreError:
+        return detail
 
 
 def _known(effect_id: str) -> UUID:

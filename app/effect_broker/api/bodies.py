@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import Request
 from pydantic import (
+    AfterValidator,
     AwareDatetime,
     BaseModel,
     BeforeValidator,
@@ -23,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from effect_broker.api.problems import BODY_LEFT
 from effect_broker.intake import require_object
 from effect_broker.resolving import EVIDENCE_ITEMS_MAX, NOTE_BYTES_MAX, EvidenceItem, Statement
 from effect_contracts.canonical import BODY_BYTES_MAX, DEPTH_MAX, JsonValue, parse_strict
@@ -31,6 +33,7 @@ from effect_contracts.errors import (
     InvalidRequest,
     PayloadReason,
     PayloadTooLarge,
+    RequestMalformed,
     RequestReason,
     UnsupportedMediaType,
     json_pointer,
@@ -44,6 +47,11 @@ _ENVELOPE_DEPTH_MAX: Final = DEPTH_MAX + 1
 # Enough for a caller's mistake; whoever sends more, or nothing, finds the connection closed.
 _DISCARD_BYTES_MAX: Final = 4 * BODY_BYTES_MAX
 _DISCARD_SECONDS: Final = 1.0
+
+# A body may pause for the first, and takes the second at most: 256 KiB at 9 kB/s. Who is slower
+# holds a connection for nothing.
+_BODY_IDLE_SECONDS: Final = 10.0
+_BODY_SECONDS: Final = 30.0
 
 _STRICT: Final = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
 
@@ -72,6 +80,13 @@ def _moment(value: object) -> object:
         return moment.astimezone(UTC)
     except OverflowError:
         raise ValueError("beyond the years 1 to 9999") from None
+
+
+def _printable(text: str) -> str:
+    """An id is printed on terminals, whoever it comes from."""
+    if not text.isprintable():
+        raise ValueError("an id holds printable characters only")
+    return text
 
 
 def _conclusion(value: object) -> object:
@@ -121,7 +136,9 @@ class StatementBody(BaseModel):
     conclusion: Annotated[Conclusion, BeforeValidator(_conclusion)]
     reason: str = Field(min_length=1, max_length=2000, repr=False)
     evidence: list[EvidenceBody] = Field(max_length=EVIDENCE_ITEMS_MAX)
-    external_id: str | None = Field(default=None, min_length=1, max_length=255)
+    external_id: Annotated[str, AfterValidator(_printable)] | None = Field(
+        default=None, min_length=1, max_length=255
+    )
 
     @model_validator(mode="after")
     def _an_id_belongs_to_a_commit(self) -> StatementBody:
@@ -147,27 +164,41 @@ async def read_json(request: Request) -> JsonValue:
 
     Raises:
         UnsupportedMediaType, PayloadTooLarge, InvalidPayload.
+        RequestMalformed: it does not come to its end in time.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" or "content-encoding" in request.headers:
         raise UnsupportedMediaType
     raw = await _bounded(request)
     if raw is None:
+        setattr(request.state, BODY_LEFT, True)
         await _discard(request)
         raise PayloadTooLarge(limit_bytes=BODY_BYTES_MAX)
     return parse_strict(raw, depth_max=_ENVELOPE_DEPTH_MAX)
 
 
 async def _bounded(request: Request) -> bytes | None:
-    """Return the body, None as soon as it is known to be too large."""
+    """Return the body, None as soon as it is known to be too large.
+
+    Raises:
+        RequestMalformed: it does not come to its end in time.
+    """
     declared = request.headers.get("content-length", "")
     if declared.isascii() and declared.isdigit() and int(declared) > BODY_BYTES_MAX:
         return None
     raw = bytearray()
-    async for chunk in request.stream():
-        raw += chunk
-        if len(raw) > BODY_BYTES_MAX:
-            return None
+    now = asyncio.get_running_loop().time
+    ends_at = now() + _BODY_SECONDS
+    try:
+        async with asyncio.timeout(_BODY_IDLE_SECONDS) as limit:
+            async for chunk in request.stream():
+                raw += chunk
+                if len(raw) > BODY_BYTES_MAX:
+                    return None
+                limit.reschedule(min(now() + _BODY_IDLE_SECONDS, ends_at))
+    except TimeoutError:
+        setattr(request.state, BODY_LEFT, True)
+        raise RequestMalformed from None
     return bytes(raw)
 
 

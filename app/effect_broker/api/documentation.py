@@ -221,6 +221,7 @@ _PROBLEMS_READ: dict[int | str, dict[str, Any]] = {
 RESPONSES_GET: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
     200: _answer("The effect as it stands"),
     404: _problem("No such effect of this tenant"),
+    429: _problem("Too many requests wait already; ask again later, or without `wait`"),
 }
 
 RESPONSES_LIST: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {

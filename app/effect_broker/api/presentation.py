@@ -73,3 +73,16 @@ def effect_body(detail: EffectDetail, *, attempts: bool) -> dict[str, Any]:
     if attempts:
         body["attempts"] = [attempt_body(row) for row in detail.attempts]
     return body
+
+
+def committed_body(intent: Intent) -> dict[str, Any]:
+    """Return an effect of which only the row is known that a submit has committed or met.
+
+    For the outage between the commit and the answer: what the row does not tell is null, and so
+    is `now`, by which a reader knows such an answer.
+    """
+    unknown = ("alert", "requested_by", "trace_id", "preview", "receipt_digest", "now")
+    body = intent_body(intent) | dict.fromkeys(unknown)
+    # An open effect without a next action is one that waits for a person, and no other.
+    waits = intent.next_action_at is None and not is_final(intent.state)
+    return body | {"waits_for_person": waits}

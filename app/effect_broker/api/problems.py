@@ -6,6 +6,7 @@ expected is logged by type and frames and answered as `internal`.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import traceback
 from typing import Final
@@ -35,6 +36,9 @@ _log = logging.getLogger(__name__)
 
 MEDIA_TYPE: Final = "application/problem+json"
 
+# Set in the state of a request whose body is not read to its end.
+BODY_LEFT: Final = "body_left"
+
 # Longer paths are the caller's own invention; the answer need not carry them back.
 _INSTANCE_CHARS_MAX: Final = 512
 
@@ -46,8 +50,8 @@ def problem_response(error: EffectError, request: Request) -> Response:
         headers["Retry-After"] = str(error.retry_after_seconds)
     if error.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="effect-broker"'
-    if error.status == 413:
-        headers["Connection"] = "close"  # the rest of the body is not read
+    if getattr(request.state, BODY_LEFT, False):
+        headers["Connection"] = "close"
     body = problem(error, _instance(request))
     return JSONResponse(body, error.status, headers, media_type=MEDIA_TYPE)
 
@@ -144,6 +148,11 @@ class _LastResort:
             await self._app(scope, receive, sending)
         except ClientDisconnect:
             return  # it went away while it sent its body: nobody is there to be answered
+        except asyncio.CancelledError:
+            # The process ends and waits no longer. Nothing is known of a submit then, and it may
+            # be sent again, as after any 503.
+            if not begun:
+                await problem_response(StorageUnavailable(), Request(scope))(scope, receive, send)
         except Exception as error:
             frames = "".join(traceback.format_tb(error.__traceback__))
             _log.error("unexpected %s\n%s", type(error).__name__, frames)

@@ -14,6 +14,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from effect_broker.cli.key_scope import MEANINGS, key_scopes
+from effect_broker.config import API_POOL_SIZE, WORKER_SESSIONS
 from effect_broker.keyring import KeyRing
 from effect_broker.store.diagnosis import FleetFacts, ServerFacts, SessionFacts
 from effect_contracts.document import ContractDocument
@@ -27,6 +28,8 @@ OVERDUE_SECONDS: Final = 60.0
 # Session settings must let a successor in before a heartbeat's TTL is over; a second of slack for
 # deployments that have set a longer TTL is no harm.
 TIMEOUT_SECONDS_MAX: Final = 60.0
+# For `doctor`, `migrate` and a person with psql, at the moment when they are needed.
+CONNECTIONS_SPARE: Final = 5
 # PgBouncer's usual port.
 _POOLER_PORT: Final = 6432
 # A retention within this factor of the recovery horizon leaves no room for an outage of ours.
@@ -139,6 +142,31 @@ def _durability(facts: ServerFacts) -> Findings:
         )  # fmt: skip
     else:
         yield ok("failover", "commits wait for a synchronous standby")
+
+
+def connection_findings(server: ServerFacts, live_workers: int) -> Findings:
+    """Judge whether the sessions that our processes may open at most find room on the server.
+
+    How many API processes there are is seen by their sessions only; one is assumed.
+    """
+    check = "connections"
+    workers = live_workers * WORKER_SESSIONS
+    api = max(API_POOL_SIZE, server.api_sessions)
+    needed = workers + api + server.foreign_sessions + CONNECTIONS_SPARE
+    room = server.connections_max - server.connections_reserved
+    text = (
+        f"{needed} of {room} connections may be used at once: {live_workers} workers {workers}, "
+        f"the API {api}, others {server.foreign_sessions}, and {CONNECTIONS_SPARE} to look and "
+        "migrate"
+    )
+    if needed > room:
+        yield warn(
+            check, f"{text}; who comes last is refused, and so is this command",
+            "raise max_connections (it takes a restart), run fewer workers, or put a pool in "
+            "session mode between",
+        )  # fmt: skip
+    else:
+        yield ok(check, text)
 
 
 def pooler_findings(url: str, shared: bool | None, *, check: str, variable: str) -> Findings:

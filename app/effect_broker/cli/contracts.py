@@ -13,7 +13,9 @@ from typing import Annotated, Any, Final
 import typer
 import yaml
 
+from effect_broker.cli import checks
 from effect_broker.cli.access import Logins, logins, opened, plain, run
+from effect_broker.cli.checks import Finding, Level
 from effect_broker.cli.output import AsJson, complain, print_json, print_table
 from effect_broker.store.catalogue import Catalogue, ContractRecord
 from effect_broker.store.documents import applied_document
@@ -44,7 +46,10 @@ class _Reading:
 
 @app.command("validate")
 def validate(files: Files, as_json: AsJson = False) -> None:
-    """Check contract files without a database; exit 1 if any has a problem."""
+    """Check contract files without a database; exit 1 if any has a problem.
+
+    What is allowed and still dangerous is a warning: exit 0.
+    """
     readings = [_read(file) for file in files]
     if as_json:
         print_json([_reading_body(reading) for reading in readings])
@@ -181,6 +186,15 @@ def catalog(
         sys.stdout.write(texts[name])
 
 
+def document_of(file: str) -> ContractDocument:
+    """Return the document of a file, or print its problems and end with 1."""
+    reading = _read(file)
+    if reading.document is None:
+        _print_readings([reading])
+        raise typer.Exit(1)
+    return reading.document
+
+
 def _read(file: str) -> _Reading:
     name = plain(file, 200)
     try:
@@ -219,6 +233,9 @@ def _print_readings(readings: list[_Reading]) -> None:
         if reading.document is not None:
             d = reading.document
             print(f"{reading.file}: ok ({d.name} {d.version}, {d.tool}, {d.safety.value})")
+            for warning in _warnings(d):
+                said = f"{warning.text}: {warning.remedy}"
+                print(f"{reading.file}: warning: {plain(said, 1024)}", file=sys.stderr)
             continue
         for problem in reading.problems:
             place = problem.field or "the document"
@@ -230,7 +247,15 @@ def _reading_body(reading: _Reading) -> dict[str, Any]:
     if reading.document is not None:
         body |= _document_line(reading.document)
     body["problems"] = [{"field": p.field, "message": p.message} for p in reading.problems]
+    warnings = [] if reading.document is None else _warnings(reading.document)
+    body["warnings"] = [{"text": w.text, "remedy": w.remedy} for w in warnings]
     return body
+
+
+def _warnings(document: ContractDocument) -> list[Finding]:
+    """What `doctor` would say of the contract; whether secrets resolve is the workers' affair."""
+    findings = checks.contract_findings([document], lambda _reference: True)
+    return [finding for finding in findings if finding.level is Level.WARN]
 
 
 def _document_line(document: ContractDocument) -> dict[str, Any]:

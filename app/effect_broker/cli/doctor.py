@@ -7,7 +7,7 @@ shows all that is wrong. Exit 1 if any check fails; warnings alone are exit 0.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from typing import Final
 
@@ -93,7 +93,7 @@ def _examine_database(found: Logins) -> Iterator[Finding]:
             yield checks.ok(check, f"{login.variable} lets {role.value} in")
         else:
             yield checks.fail(check, trouble, "nothing works for this role before this is mended")
-    yield from _server(usable)
+    server = yield from _server(usable)
     for role, process in _PROCESSES.items():
         # A login of `migrate` that stands in says nothing of the process's own.
         if role in usable and usable[role].variable != variable_name(Role.MIGRATE):
@@ -107,6 +107,9 @@ def _examine_database(found: Logins) -> Iterator[Finding]:
             yield _unlooked("fleet", problem)
     if fleet is not None:
         yield from checks.fleet_findings(fleet, _latest_version())
+        if server is not None:
+            live = fleet.live_workers + fleet.draining_workers
+            yield from checks.connection_findings(server, live)
     if worker is not None:
         yield from _contracts(worker, found.settings)
     yield from _ring(found.settings, fleet)
@@ -114,13 +117,17 @@ def _examine_database(found: Logins) -> Iterator[Finding]:
         yield from checks.key_scope_findings(fleet.operation_keys)
 
 
-def _server(usable: dict[DatabaseRole, Login]) -> Iterator[Finding]:
+def _server(
+    usable: dict[DatabaseRole, Login],
+) -> Generator[Finding, None, diagnosis.ServerFacts | None]:
     # Each server once: the URLs of several roles mostly lead to one.
     if not usable:
-        return
+        return None
     login = usable.get(DatabaseRole.WORKER) or next(iter(usable.values()))
+    facts: diagnosis.ServerFacts | None = None
     try:
-        yield from checks.server_findings(diagnosis.look_at_server(login.url))
+        facts = diagnosis.look_at_server(login.url)
+        yield from checks.server_findings(facts)
     except StoreError as problem:
         yield _unlooked("server", problem)
     seen: set[str] = set()
@@ -136,6 +143,7 @@ def _server(usable: dict[DatabaseRole, Login]) -> Iterator[Finding]:
             shared = None
         check = f"pooler_{process}"
         yield from checks.pooler_findings(own.url, shared, check=check, variable=own.variable)
+    return facts
 
 
 def _session(login: Login, process: str, settings: Settings) -> Iterator[Finding]:

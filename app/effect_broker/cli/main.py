@@ -14,7 +14,19 @@ from typing import Annotated
 import typer
 
 from effect_broker import __version__
-from effect_broker.cli import contracts, database, doctor, effects, proofs, servers, tenants, up
+from effect_broker.cli import (
+    conformance,
+    contracts,
+    database,
+    doctor,
+    effects,
+    events,
+    proofs,
+    servers,
+    simulate,
+    tenants,
+    up,
+)
 from effect_broker.cli.output import complain
 from effect_broker.config import ConfigurationProblem
 from effect_broker.faultpoints import FaultSpecInvalid
@@ -41,6 +53,9 @@ def _print_version(asked: bool) -> None:
 servers.register(app)
 proofs.register(app)
 app.add_typer(effects.app, name="effects")
+app.add_typer(events.app, name="events")
+conformance.register(contracts.app)
+simulate.register(contracts.app)
 app.add_typer(contracts.app, name="contracts")
 app.add_typer(tenants.tenants_app, name="tenants")
 app.add_typer(tenants.keys_app, name="keys")

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from effect_broker.cli import simulation
 from effect_broker.cli.output import AsJson, complain, console, print_json, print_table
 
 if TYPE_CHECKING:
     from effect_broker.proof.broker import ProofBroker
     from effect_broker.proof.demo import ScenarioResult
+    from effect_broker.proof.matrix.axes import Cell
+    from effect_broker.proof.matrix.cells import CellResult
 
 Tell = Callable[[str], None]
 Keep = Annotated[
@@ -30,6 +36,7 @@ _app = typer.Typer(help="Proofs with real processes and real SIGKILLs.", no_args
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
+    simulation.register(_app)
     app.add_typer(_app, name="demo")
 
 
@@ -75,51 +82,104 @@ def main(as_json: AsJson = False, keep: Keep = None) -> None:
 
 @_app.command("crash-matrix")
 def crash_matrix(
-    as_json: AsJson = False,
+    file: Annotated[
+        Path | None, typer.Argument(help="With --json: write the report to this file.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Write a JSON report, to FILE or instead of the table.")
+    ] = False,
     only_list: Annotated[bool, typer.Option("--list", help="Print the cells, run none.")] = False,
+    only: Annotated[
+        str | None,
+        typer.Option(help="Only cells whose class/point/fault matches: a word, or a glob."),
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Only so many cells, spread over all axes.")
+    ] = None,
+    lanes: Annotated[
+        int, typer.Option(min=1, max=32, help="Brokers side by side, each with a Postgres.")
+    ] = 4,
     keep: Keep = None,
 ) -> None:
-    """Kill a process at every boundary, for every safety class, and count at the target."""
-    from effect_broker.proof.broker import NotInTime
-    from effect_broker.proof.matrix import CELLS, CellResult, Counted, run_cell
-    from effect_broker.store import demo_ledger
+    """Break every boundary in every way, for every class of target, and count at the target."""
+    from effect_broker.proof.matrix import axes, report
 
+    cells = axes.select(only, sample)
+    if not cells:
+        complain(f"no cell matches {only!r}; --list shows them all")
+    if file is not None and not as_json:
+        complain(f"write --json {file} to get the report there")
     if only_list:
-        cells = [{"class": c.safety.value, "killed_at": c.point} for c in CELLS]
+        bodies = [report.cell_body(cell) for cell in cells]
         if as_json:
-            print_json(cells)
+            _write_json(bodies, file)
         else:
-            print_table("Cells", ["class", "killed at"], (list(c.values()) for c in cells))
+            rows = ([cell.target, cell.point, cell.fault] for cell in cells)
+            print_table(f"{len(cells)} cells", ["class", "place", "fault"], rows)
         return
-    tell = _teller(as_json)
-    results: list[CellResult] = []
-    with _broker(keep, tell) as broker:
-        demo_ledger.create(broker.superuser_url)
-        for cell in CELLS:
-            tell(f"{cell.safety}, killed {cell.point}")
-            try:
-                results.append(run_cell(broker, cell))
-            except NotInTime as problem:
-                results.append(CellResult(cell, Counted("stuck", 0, 0), False, (str(problem),)))
-    rows = [
-        {
-            "class": r.cell.safety.value,
-            "killed_at": r.cell.point,
-            "requests": r.counted.requests,
-            "effects": r.counted.effects,
-            "state": r.counted.state,
-            "receipt": r.receipt,
-            "problems": list(r.problems),
-        }
-        for r in results
-    ]
+    tell = _teller(as_json and file is None)
+    body, results = _run_matrix(cells, lanes, keep, tell)
     if as_json:
-        print_json(rows)
+        _write_json(body, file)
+    if not as_json or file is not None:
+        _print_matrix(results)
+    _complain_of_matrix(body)
+
+
+def _run_matrix(
+    cells: Sequence[Cell], lanes: int, keep: Path | None, tell: Tell
+) -> tuple[dict[str, Any], list[CellResult]]:
+    from effect_broker.clock import SystemClock
+    from effect_broker.proof.matrix import report
+    from effect_broker.proof.matrix.runner import run_cells
+
+    # A matrix that is told to end takes its processes and servers with it, as with Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    clock = SystemClock()
+    began = clock.boot_seconds()
+    done = 0
+
+    def told(result: CellResult) -> None:
+        nonlocal done
+        done += 1
+        problems = "; ".join(result.verdict.problems)
+        word = "held" if result.held else f"FAILED: {problems}"
+        tell(f"{done}/{len(cells)} {result.cell.name} {result.seconds:.1f} s {word}")
+
+    with tempfile.TemporaryDirectory(prefix="effect-broker-") as scratch:
+        directory = keep or Path(scratch)
+        results = run_cells(directory, cells, lanes, told)
+    return report.report(results, lanes, clock.boot_seconds() - began), results
+
+
+def _print_matrix(results: Sequence[CellResult]) -> None:
+    from effect_broker.proof.matrix import axes, report
+
+    columns = ["fault", *axes.TargetClass]
+    print_table("Cells that held, of all", columns, report.summary_rows(results))
+    failures = list(report.failure_rows(results))
+    if failures:
+        columns = ["cell", "status", "state, requests/effects", "why"]
+        print_table("Cells that did not hold", columns, failures)
+
+
+def _complain_of_matrix(body: Mapping[str, Any]) -> None:
+    """End with what did not hold, and with what did not run where everything has to."""
+    if body["failed"]:
+        complain(f"{body['failed']} of {body['cells']} cells did not hold")
+    if body["not_run"]:
+        text = f"{body['not_run']} of {body['cells']} cells could not run here"
+        if os.environ.get("REQUIRE_ALL") == "1":
+            complain(f"{text} (REQUIRE_ALL=1: everything must run)")
+        typer.echo(text, err=True)
+    typer.echo(f"{body['held']} of {body['cells']} cells held in {body['seconds']:.0f} s", err=True)
+
+
+def _write_json(value: Any, file: Path | None) -> None:
+    if file is None:
+        print_json(value)
     else:
-        columns = ["class", "killed at", "requests", "effects", "state", "receipt", "problems"]
-        print_table("The crash matrix", columns, (list(row.values()) for row in rows))
-    if any(result.problems for result in results):
-        complain("a guarantee did not hold")
+        file.write_text(json.dumps(value, indent=2) + "\n")
 
 
 @contextmanager

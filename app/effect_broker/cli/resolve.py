@@ -71,6 +71,18 @@ def resolve(
     }
     statement = _statement(body)
 
+    detail, created = _recorded(statement, effect, operation_key, tenant)
+    if as_json:
+        print_json(effect_body(detail, attempts=True) | {"replayed": not created})
+        return
+    intent = detail.intent
+    what = "recorded" if created else "stood already, nothing was changed"
+    print(f"{intent.effect_id} {intent.state.value} ({intent.reason}): {what}")
+
+
+def _recorded(
+    statement: Statement, effect: str | None, operation_key: str | None, tenant: str | None
+) -> tuple[EffectDetail, bool]:
     async def work(found: Logins) -> tuple[EffectDetail, bool]:
         async with desk(found, tenant) as at, opened(found.of(DatabaseRole.API)) as pool:
             effect_id: UUID = at.effect_id(effect, operation_key)
@@ -82,7 +94,7 @@ def resolve(
 
     with logins() as found, known_effect():
         try:
-            detail, created = run(work(found))
+            return run(work(found))
         except StaleVersion as stale:
             complain(
                 f"the effect has changed: it is at version {stale.extras.get('version')} now; "
@@ -100,12 +112,6 @@ def resolve(
             )
         except DecisionConflict as conflict:
             complain(conflict.detail)
-    if as_json:
-        print_json(effect_body(detail, attempts=True) | {"replayed": not created})
-        return
-    intent = detail.intent
-    what = "recorded" if created else "stood already, nothing was changed"
-    print(f"{intent.effect_id} {intent.state.value} ({intent.reason}): {what}")
 
 
 def _item(text: str) -> dict[str, str]:

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 # How long running requests may still take once the process was told to end. A long poll ends
 # at once, a submit takes milliseconds; the rest is for a database that is slow.
 _SHUTDOWN_SECONDS: Final = 10
-_BACKLOG: Final = 2048
+# What requests get that are cut off since the process was told twice.
+_FORCED_SECONDS: Final = 1
+_BACKLOG: Final = 1024
 
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
 
@@ -149,13 +151,28 @@ async def _serve(
     import uvicorn
 
     from effect_broker.api.app import create_app
+    from effect_broker.api.connections import ACCEPTS_AT_ONCE, Connections, connections_max
 
     class Server(uvicorn.Server):
         """uvicorn's, but that our own signal handling ends it with 0, and that it says when."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
+            # The loop has set its own number, which is how many it accepts at a time; the kernel
+            # may keep more, so that a burst of clients does not have to knock again.
+            listening.listen(_BACKLOG)
             print(f"api listening on {_url(listening)}", flush=True)
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().shutdown(sockets)
+            if self.force_exit:
+                # The server leaves these to the end of the loop, which tears them off with noise.
+                running = set(self.server_state.tasks)
+                for task in running:
+                    task.cancel()
+                if running:
+                    await asyncio.wait(running, timeout=_FORCED_SECONDS)
+                await self.lifespan.shutdown()
 
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -169,16 +186,19 @@ async def _serve(
         async def opened() -> AsyncIterator[Services]:
             yield services
 
-        app = create_app(opened, draining=lambda: server.should_exit)
+        limit = connections_max()
+        connections = Connections(limit)
+        app = create_app(opened, draining=lambda: server.should_exit, connections_max=limit)
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=connections.protocol,  # type: ignore[arg-type]  # called like the class
             ws="none",
             lifespan="on",
             log_config=None,
             access_log=False,
             proxy_headers=False,
             server_header=False,
+            backlog=ACCEPTS_AT_ONCE,
             timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
         )
         server = Server(config)

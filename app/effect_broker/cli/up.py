@@ -31,12 +31,13 @@ import typer
 
 from effect_broker import assembly
 from effect_broker.cli.access import any_url, as_user
+from effect_broker.cli.kept import Kept
 from effect_broker.cli.output import AsJson, complain, print_json
 from effect_broker.clock import new_id
 from effect_broker.config import Role, Settings, load_settings
 from effect_broker.keyring import ENV_KEY_RING, ENV_KEY_RING_FILE, KeyRing, new_key_ring
 from effect_broker.postgres.locks import FileLock
-from effect_broker.proof.stack import ManagedProcess, ProcessNotReady, Stack
+from effect_broker.proof.stack import ProcessNotReady, Stack
 from effect_broker.store.catalogue import Catalogue
 from effect_broker.store.pool import make_pool
 from effect_broker.store.roles import DatabaseRole
@@ -326,46 +327,39 @@ class _Processes:
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
-        self._target: ManagedProcess | None = None
-        self._api: ManagedProcess | None = None
-        self._workers: list[ManagedProcess] = []
+        self._target: Kept | None = None
+        self._api: Kept | None = None
+        self._workers: list[Kept] = []
 
     def start(self, port: int, target_port: int, workers: int, home: Path) -> str:
         """Start all and wait until all are ready; returns the API's URL."""
         target = ["target", "--port", str(target_port), "--ledger", str(home / _LEDGER_NAME)]
         for kind, mode in _KINDS.values():
             target += ["--mode", f"{kind}={mode}"]
+        api_port = port  # of the next start: a free port that was taken is kept
         try:
-            with _deaf_to_the_terminal():
-                self._target = self._stack.start(target, "target listening on ")
-                self._api = self._stack.api(port)
-                self._workers = [self._stack.worker() for _ in range(workers)]
-            for process in (self._target, *self._workers):
-                process.wait_ready()
-            return self._api.wait_ready()
+            self._target = Kept(lambda: self._stack.start(target, "target listening on "))
+            self._api = Kept(lambda: self._stack.api(api_port))
+            self._workers = [Kept(self._stack.worker) for _ in range(workers)]
+            for kept in (self._target, *self._workers):
+                kept.process.wait_ready()
+            url = self._api.process.wait_ready()
         except ProcessNotReady as problem:
             complain(str(problem).strip())
+        api_port = urlsplit(url).port or port
+        return url
 
     def watch(self) -> None:
-        """Stay until Ctrl-C; a worker that ends is replaced, as a supervisor would."""
-        assert self._api is not None
-        assert self._target is not None
+        """Stay until Ctrl-C; a child that ends is replaced, as a supervisor would."""
         pause = threading.Event()
         while True:
             pause.wait(_WATCH_SECONDS)
-            for process in (self._api, self._target):
-                if not process.alive:
-                    code = process.wait_ended()
-                    complain(f"{process.name} has ended (exit {code}); see {process.log}")
-            for index, worker in enumerate(self._workers):
-                if not worker.alive:
-                    with _deaf_to_the_terminal():
-                        self._workers[index] = self._stack.worker()
-                    print(
-                        f"{worker.name} has ended (exit {worker.wait_ended()}); its peers take "
-                        f"over, and {self._workers[index].name} takes its place",
-                        file=sys.stderr,
-                    )
+            for kept in self._all():
+                kept.look()
+
+    def _all(self) -> list[Kept]:
+        """In the order in which they end: API, workers, target."""
+        return [k for k in (self._api, *self._workers, self._target) if k is not None]
 
     def end(self) -> None:
         """End API, then workers, then target; a second Ctrl-C kills what is left."""
@@ -373,28 +367,14 @@ class _Processes:
             return
         print("ending; Ctrl-C again does not wait", file=sys.stderr)
         try:
-            for process in (self._api, *self._workers, self._target):
-                if process is not None and process.alive:
-                    process.terminate()
+            for kept in self._all():
+                if kept.process.alive:
+                    kept.process.terminate()
         except KeyboardInterrupt:
-            for process in (self._api, *self._workers, self._target):
-                if process is not None and process.alive:
-                    process.kill()
+            for kept in self._all():
+                if kept.process.alive:
+                    kept.process.kill()
         self._stack.stop()
-
-
-@contextmanager
-def _deaf_to_the_terminal() -> Iterator[None]:
-    """Children that are started inside never get Ctrl-C or the terminal's end themselves.
-
-    A blocked signal stays blocked over fork and exec. With the whole group told at once, the
-    target would go while a worker is still sending to it.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # What is said ---------------------------------------------------------------------------------

@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 KEY_ID = "proof"
 SETTLE_SECONDS = 60.0
+# A limit for a machine that starts a dozen processes at once, not a wait.
+API_READY_SECONDS = 300.0
 _POLL_SECONDS = 0.05
 
 
@@ -107,6 +109,7 @@ class ProofBroker:
         )
         self.tenant_id = ""
         self._http: httpx.Client | None = None
+        self._former_http: list[httpx.Client] = []
         self._api_key = ""
 
     def __enter__(self) -> Self:
@@ -163,10 +166,12 @@ class ProofBroker:
 
     # Processes -----------------------------------------------------------------------------------
 
-    def start_api(self) -> ManagedProcess:
+    def start_api(self, environment: Mapping[str, str] | None = None) -> ManagedProcess:
         """Start an API process and speak to it from now on."""
-        process = self.stack.api()
-        self._http = self.client(process.wait_ready(), self._api_key)
+        process = self.stack.api(environment=environment)
+        if self._http is not None:
+            self._former_http.append(self._http)  # a call that is under way may still use it
+        self._http = self.client(process.wait_ready(API_READY_SECONDS), self._api_key)
         return process
 
     def client(self, base_url: str, api_key: str) -> httpx.Client:
@@ -203,8 +208,8 @@ class ProofBroker:
 
     def stop(self) -> None:
         """End everything."""
-        if self._http is not None:
-            self._http.close()
+        for client in (*self._former_http, *([self._http] if self._http else [])):
+            client.close()
         self.stack.stop()
         self.target.stop()
 

@@ -18,6 +18,8 @@ from typing import Self
 
 from effect_broker.faultpoints import ENV_FAULT_DIR
 
+PROGRAM = ("effect_broker",)
+"""The module that is run, with what comes before the command."""
 READY_SECONDS = 30.0
 _EXIT_SECONDS = 40.0  # a drain may take its 25 s and the shutdown's grace
 
@@ -35,6 +37,7 @@ class ManagedProcess:
         environment: the whole environment.
         directory: where its log goes.
         ready: the words that its ready line begins with.
+        program: the module that takes the arguments; proofs of the proof run a broken one.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class ManagedProcess:
         environment: Mapping[str, str],
         directory: Path,
         ready: str,
+        program: Sequence[str] = PROGRAM,
     ) -> None:
         self.name = name
         self.log = directory / f"{name}.log"
@@ -52,7 +56,7 @@ class ManagedProcess:
         self._seen = threading.Event()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "effect_broker", *arguments],
+                [sys.executable, "-m", *program, *arguments],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -82,6 +86,11 @@ class ManagedProcess:
     def alive(self) -> bool:
         """Whether the process has not ended."""
         return self._process.poll() is None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has said that it is ready."""
+        return self._line is not None
 
     def wait_ready(self, timeout_seconds: float = READY_SECONDS) -> str:
         """Return the rest of the ready line.
@@ -169,6 +178,7 @@ class Stack:
         arguments: Sequence[str],
         ready: str,
         environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = PROGRAM,
     ) -> ManagedProcess:
         """Start a command; it is ended with the stack."""
         self._count += 1
@@ -178,17 +188,26 @@ class Stack:
             self._environment | dict(environment or {}),
             self.directory,
             ready,
+            program,
         )
         self._processes.append(process)
         return process
 
-    def api(self, port: int = 0) -> ManagedProcess:
+    def api(
+        self,
+        port: int = 0,
+        environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = PROGRAM,
+    ) -> ManagedProcess:
         """Start an API process; its ready line is the base URL."""
-        return self.start(["serve", "--port", str(port)], "api listening on ")
+        command = ["serve", "--port", str(port)]
+        return self.start(command, "api listening on ", environment, program)
 
-    def worker(self, environment: Mapping[str, str] | None = None) -> ManagedProcess:
+    def worker(
+        self, environment: Mapping[str, str] | None = None, program: Sequence[str] = PROGRAM
+    ) -> ManagedProcess:
         """Start a worker; its ready line is the executor id."""
-        return self.start(["worker"], "worker ready as ", environment)
+        return self.start(["worker"], "worker ready as ", environment, program)
 
     def reconciler(self) -> ManagedProcess:
         """Start a reconciler."""

@@ -7,7 +7,7 @@ own condition both stand between tenants. Listings are keyset pages, newest firs
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -84,6 +84,13 @@ FROM effect_broker.effect_resolutions
 WHERE tenant_id = %(tenant_id)s AND decision_id = %(decision_id)s
 """
 
+_STANDING_STILL: Final = """
+SELECT tenant_id, effect_id
+FROM effect_broker.standing_still(%(tenant_ids)s::uuid[], %(effect_ids)s::uuid[])
+"""
+
+_HMAC_KEY_IDS: Final = "SELECT effect_broker.hmac_key_ids_in_use() AS key_id"
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -136,6 +143,32 @@ class PostgresApiStore(PostgresStore):
         """
         rows, attempts = await self._read(tenant_id, (_ONE, sql.READ_ATTEMPTS), effect_id=effect_id)
         return _detail(_only(rows), attempts)
+
+    async def standing_still(
+        self, waited: Collection[tuple[UUID, UUID]]
+    ) -> frozenset[tuple[UUID, UUID]]:
+        """Return those of these (tenant, effect) pairs that are final or wait for a person.
+
+        Raises:
+            StoreUnavailable, StoreBusy.
+        """
+        parameters = {
+            "tenant_ids": [tenant_id for tenant_id, _ in waited],
+            "effect_ids": [effect_id for _, effect_id in waited],
+        }
+        async with self.connection() as (connection, _):
+            rows = await (await connection.execute(_STANDING_STILL, parameters)).fetchall()
+        return frozenset((row["tenant_id"], row["effect_id"]) for row in rows)
+
+    async def hmac_key_ids(self) -> frozenset[str]:
+        """Return the HMAC keys of the tenants that are served.
+
+        Raises:
+            StoreUnavailable, StoreBusy.
+        """
+        async with self.connection() as (connection, _):
+            rows = await (await connection.execute(_HMAC_KEY_IDS)).fetchall()
+        return frozenset(row["key_id"] for row in rows)
 
     async def effects(
         self, tenant_id: UUID, filters: EffectFilter, cursor: str | None, limit: int

@@ -19,7 +19,7 @@ from psycopg.rows import DictRow, dict_row
 
 from effect_broker import hosting
 from effect_broker.store.errors import ENGINE_MISSING, store_errors
-from effect_broker.store.pool import CONNECT_SECONDS, session_conninfo
+from effect_broker.store.pool import CONNECT_SECONDS, Pool, session_conninfo
 from effect_broker.store.roles import HEARTBEAT_TTL_SECONDS, DatabaseRole
 
 _APPLICATION_NAME: Final = "effect-broker-doctor"
@@ -27,6 +27,8 @@ _APPLICATION_NAME: Final = "effect-broker-doctor"
 KEYS_PER_TENANT: Final = 200
 _TENANTS_MAX: Final = 50
 _PAYLOADS_LOOKED_AT: Final = 1000
+# The effects that are due first, at the start of a worker: some milliseconds.
+_EFFECTS_LOOKED_AT: Final = 10_000
 
 TENANT_TABLES: Final = (
     "tenants",
@@ -51,7 +53,17 @@ SELECT current_setting('server_version_num')::integer AS version,
        current_setting('full_page_writes') AS full_page_writes,
        current_setting('synchronous_standby_names') AS synchronous_standby_names,
        (SELECT count(*)::integer FROM pg_stat_replication
-        WHERE state IS NULL OR state IN ('streaming', 'catchup')) AS standbys
+        WHERE state IS NULL OR state IN ('streaming', 'catchup')) AS standbys,
+       current_setting('max_connections')::integer AS connections_max,
+       current_setting('superuser_reserved_connections')::integer
+           + coalesce(current_setting('reserved_connections', true)::integer, 0)
+           AS connections_reserved,
+       (SELECT count(*)::integer FROM pg_stat_activity
+        WHERE backend_type = 'client backend' AND application_name = 'effect-broker-api')
+           AS api_sessions,
+       (SELECT count(*)::integer FROM pg_stat_activity
+        WHERE backend_type = 'client backend' AND application_name NOT LIKE 'effect-broker%')
+           AS foreign_sessions
 """
 _SESSION: Final = """
 SELECT session_user::text AS login,
@@ -136,6 +148,17 @@ SELECT key_id FROM (
     SELECT key_id FROM effect_broker.effect_payloads
     WHERE ciphertext IS NOT NULL LIMIT %(payloads)s) AS oldest
 """
+# What a worker has to open soon. Effects that wait for a person are not taken up by anybody.
+_KEYS_IN_USE: Final = """
+SELECT DISTINCT p.key_id
+FROM (SELECT tenant_id, effect_id FROM effect_broker.effect_intents
+      WHERE next_action_at IS NOT NULL
+        AND state NOT IN ('succeeded', 'failed_final', 'cancelled', 'compensated')
+      ORDER BY next_action_at LIMIT %(effects)s) AS i
+JOIN effect_broker.effect_payloads AS p USING (tenant_id, effect_id)
+WHERE p.ciphertext IS NOT NULL
+ORDER BY p.key_id
+"""
 _OPERATION_KEYS: Final = """
 SELECT k.operation_key
 FROM (SELECT tenant_id FROM effect_broker.tenants ORDER BY created_at DESC LIMIT %(tenants)s) AS t
@@ -153,6 +176,8 @@ class ServerFacts:
     Attributes:
         version: as Postgres numbers it (180006).
         standbys: replicas that follow it now.
+        connections_reserved: of `connections_max`, those that only certain roles may use.
+        foreign_sessions: of the whole server, those of programs that are not ours.
     """
 
     version: int
@@ -163,6 +188,10 @@ class ServerFacts:
     full_page_writes: str
     synchronous_standby_names: str
     standbys: int
+    connections_max: int
+    connections_reserved: int
+    api_sessions: int
+    foreign_sessions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +316,18 @@ def look_at_fleet(url: str, overdue_seconds: float) -> FleetFacts:
                 _OPERATION_KEYS, {"tenants": _TENANTS_MAX, "keys": KEYS_PER_TENANT}
             ),
         )
+
+
+async def encryption_keys_in_use(pool: Pool) -> tuple[str, ...]:
+    """Return the ids of the keys under which the effects that are due first are stored.
+
+    Raises:
+        StoreError.
+    """
+    with store_errors():
+        async with pool.connection() as connection:
+            cursor = await connection.execute(_KEYS_IN_USE, {"effects": _EFFECTS_LOOKED_AT})
+            return tuple(str(row["key_id"]) for row in await cursor.fetchall())
 
 
 async def shares_sessions(url: str, patience_seconds: float = CONNECT_SECONDS) -> bool:

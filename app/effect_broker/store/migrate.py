@@ -2,12 +2,14 @@
 
 Everything here may be run again at any time and by several processes at once, and then changes
 only what is missing; after `DROP SCHEMA dbos CASCADE` it restores that schema with its rights.
-Nothing else in the program runs DDL. A lock that is not granted in time ends the migration with
+Of several at once, one migrates, and the others wait for it and find nothing to do. Nothing else
+in the program runs DDL. A lock of anybody else that is not granted in time ends the migration with
 the names of those who hold it: a migration that waits in silence also holds up everybody behind it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,14 +31,20 @@ from effect_broker.store.roles import LOGIN_ROLES, DatabaseRole, session_setting
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 SCHEMA: Final = "effect_broker"
 SERVER_VERSION_MIN: Final = 150000
 LOCK_TIMEOUT_SECONDS: Final = 10.0
+# How long one migration waits for another. Making the engine's schema takes some 20 s beside live
+# workers; only one that hangs takes longer than this.
+PEER_WAIT_SECONDS: Final = 300.0
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _APPLICATION_NAME: Final = "effect-broker-migrate"
 _ADVISORY_LOCK: Final = 0x6566_6665_6374_0001  # "effect" in ASCII; one migration per database
 _WATCH_SECONDS: Final = 0.1
+_SAY_EVERY_SECONDS: Final = 30.0
 # Roles belong to the server: another database's migration may make the same ones at this moment.
 _ROLE_TRIES: Final = 20
 _ROLE_RACES: Final = frozenset({"42710", "23505", "XX000"})
@@ -59,8 +67,9 @@ ORDER BY b.query_start
 """
 _VERSION = "SELECT version_num FROM effect_broker.alembic_version"
 _IDENTITY = """
-INSERT INTO effect_broker.database_identity (system_identifier, timeline)
-SELECT s.system_identifier, c.timeline_id FROM pg_control_system() s, pg_control_checkpoint() c
+INSERT INTO effect_broker.database_identity (
+    system_identifier, timeline, database_oid, relation_oid)
+SELECT system_identifier, timeline, database_oid, relation_oid FROM effect_broker.this_database
 ON CONFLICT (singleton) DO NOTHING
 """
 
@@ -124,13 +133,15 @@ def migrate(
     *,
     migrate_dbos: Callable[[str], None],
     lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS,
+    peer_wait_seconds: float = PEER_WAIT_SECONDS,
 ) -> MigrationReport:
     """Bring roles, schemas and rights up to this release, with a URL that may do all that.
 
     `migrate_dbos` creates or brings forward the engine's schema at the URL it is given.
 
     Raises:
-        MigrationBlocked: somebody holds a lock for longer than `lock_timeout_seconds`.
+        MigrationBlocked: somebody holds a lock for longer than `lock_timeout_seconds`, or another
+            migration runs for longer than `peer_wait_seconds`.
         MigrationRefused: the server is too old, a standby, or the login lacks rights.
         MigrationError: anything else; the text is the server's.
     """
@@ -138,7 +149,7 @@ def migrate(
     conninfo = _with_options(url, options)
     with _named_blockers(conninfo), psycopg.connect(conninfo, autocommit=True) as admin:
         _check_server(admin)
-        _become_the_only_one(admin, lock_timeout_seconds)
+        _become_the_only_one(admin, peer_wait_seconds)
         roles = _ensure_roles(admin)
         _ensure_schema(admin)
         before = schema_version(admin)
@@ -223,10 +234,14 @@ def _become_the_only_one(admin: psycopg.Connection[TupleRow], timeout_seconds: f
     end the other migration's CREATE INDEX CONCURRENTLY would wait in turn.
     """
     pause = Event()
-    for _ in range(max(1, round(timeout_seconds / _WATCH_SECONDS))):
+    waits = max(1, round(timeout_seconds / _WATCH_SECONDS))
+    for waited in range(waits):
         row = admin.execute(_EXCLUSIVE, [_ADVISORY_LOCK]).fetchone()
         if row is not None and row[0]:
             return
+        if waited % round(_SAY_EVERY_SECONDS / _WATCH_SECONDS) == 0:
+            _log.info("another migration of this database runs; waiting for its end, at most "
+                      "%.0f s", (waits - waited) * _WATCH_SECONDS)  # fmt: skip
         pause.wait(_WATCH_SECONDS)
     holders = admin.execute(_HOLDERS, [_ADVISORY_LOCK]).fetchall()
     raise MigrationBlocked(tuple(Blocker(*holder) for holder in holders))

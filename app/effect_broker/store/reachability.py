@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
 from effect_broker.store.pool import session_conninfo
@@ -24,6 +24,13 @@ _MIGRATED: Final = """
 SELECT EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                WHERE n.nspname = 'effect_broker' AND c.relname = 'alembic_version')
 """
+
+# A pooler may be told to let clients with session options in, and to drop the options. This one
+# is set by nobody else, so that a default of the role's cannot stand in for it.
+_MARK: Final = "effect_broker.session_options"
+_MARKED: Final = f"SELECT current_setting('{_MARK}', true)"
+
+_SUPERUSER: Final = "SELECT rolsuper FROM pg_roles WHERE rolname = session_user"
 
 # libpq reports a refused login without an SQLSTATE; what is left is its English text. A server
 # that speaks another language gets the last sentence of `_sentence`.
@@ -49,7 +56,13 @@ _SIGNS: Final = (
 
 
 def connection_trouble(
-    url: str, role: DatabaseRole | None, *, variable: str, migrated: bool = True
+    url: str,
+    role: DatabaseRole | None,
+    *,
+    variable: str,
+    migrated: bool = True,
+    keeps_settings: bool = False,
+    superuser: bool = True,
 ) -> str | None:
     """Return a sentence on why `role` cannot use the database at `url`, None if it can.
 
@@ -57,6 +70,9 @@ def connection_trouble(
         role: taken by SET ROLE after the login; None asks for the login only.
         variable: the name of the setting that holds the URL, for the sentence.
         migrated: the broker's schema has to be there.
+        keeps_settings: the settings that we bring have to be those of the session. Without its
+            timeouts a process that stops could block its successor.
+        superuser: the login may be one. Row-level security and the guards bind everybody else.
     """
     try:
         where = _place(conninfo_to_dict(url))
@@ -69,14 +85,39 @@ def connection_trouble(
     conninfo = session_conninfo(
         url, role, application_name=_APPLICATION_NAME, ttl_seconds=HEARTBEAT_TTL_SECONDS
     )
+    parameters = conninfo_to_dict(conninfo)
+    conninfo = make_conninfo(conninfo, options=f"{parameters['options']} -c {_MARK}=kept")
     try:
         with psycopg.connect(conninfo, autocommit=True) as connection:
+            # First, since a session without its settings may not act as the role either.
+            if keeps_settings and not _keeps_settings(connection):
+                return (
+                    f"{variable}: the pooler at {where} drops session options, and a pool in "
+                    "transaction mode keeps no session at all; connect to PostgreSQL itself"
+                )
+            if not superuser and _is_superuser(connection):
+                instead = "a login of its own" if role is None else role.value
+                return (
+                    f"{variable}: the login at {where} is a superuser, whom no rule of the "
+                    f"database binds; in production use {instead}"
+                )
             found = not migrated or _has_schema(connection)
     except psycopg.Error as error:
         return f"{variable}: {_sentence(error, where, role)}"
     if not found:
         return f"{variable}: the database at {where} is not migrated; run `effect-broker migrate`"
     return None
+
+
+def _keeps_settings(connection: psycopg.Connection[TupleRow]) -> bool:
+    row = connection.execute(_MARKED).fetchone()
+    return row is not None and row[0] == "kept"
+
+
+def _is_superuser(connection: psycopg.Connection[TupleRow]) -> bool:
+    # The login, and not the role that it has taken.
+    row = connection.execute(_SUPERUSER).fetchone()
+    return row is not None and bool(row[0])
 
 
 def _has_schema(connection: psycopg.Connection[TupleRow]) -> bool:

@@ -1,0 +1,145 @@
+"""`effect-broker contracts conformance`: try a contract at its target before it is used."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from effect_adapters.base import RenderError
+from effect_adapters.registry import adapters
+from effect_broker import conformance
+from effect_broker.cli.access import plain, run
+from effect_broker.cli.output import AsJson, complain, print_json, print_table
+from effect_broker.clock import SystemClock, new_id
+from effect_broker.config import load_settings
+from effect_broker.conformance import Judgement, Result, Trial
+from effect_broker.secretrefs import SecretReferences
+from effect_contracts.canonical import BODY_BYTES_MAX, JsonValue, parse_strict
+from effect_contracts.document import ContractDocument
+from effect_contracts.facts import SafetyClass
+
+_FILE_BYTES_MAX: Final = 1024 * 1024
+_MARKS: Final = {Judgement.KEPT: "ok", Judgement.BROKEN: "FAIL", Judgement.UNPROVED: "?"}
+
+
+class _CounterSilent(Exception):
+    """What was named as the counter is none."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `contracts`."""
+    app.command("conformance")(conformance_of)
+
+
+def conformance_of(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The contract, as YAML.")],
+    arguments: Annotated[
+        Path, typer.Option(metavar="FILE", help="JSON arguments of a request that succeeds.")
+    ],
+    drift: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Other JSON arguments, to try under the same key."),
+    ] = None,
+    counter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="The `effect-broker target` that stands at the end of the route and counts.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send real requests to the contract's target and see whether it keeps its promises.
+
+    For a test account: one or two objects are made. Exit 1 if a promise is broken, 3 if one could
+    not be proved.
+    """
+    document = ContractDocument.parse_yaml(_text(file))
+    if document.safety is SafetyClass.TRANSACTIONAL:
+        complain("a transactional contract runs in the broker's own transaction: nothing to try")
+    settings = load_settings()
+    secrets = SecretReferences(settings.secret_prefix, settings.secret_directory)
+    arrivals = None if counter is None else _counter(counter)
+    adapter: Any = adapters(secrets)[document.adapter.kind]
+    given = _arguments(document, arguments)
+    try:
+        drifted = (
+            _arguments(document, drift)
+            if drift is not None
+            else conformance.drifted_arguments(document, adapter, given)
+        )
+        trial = Trial(document, adapter, given, drifted, SystemClock(), new_id, arrivals)
+        results = run(conformance.examine(trial))
+    except _CounterSilent:
+        complain("the counter does not answer; --counter is the URL that `target` prints")
+    except RenderError as problem:
+        complain(f"these arguments make no request: {problem.code} at /arguments{problem.pointer}")
+    _show(document, results, as_json)
+    if any(result.judgement is Judgement.BROKEN for result in results):
+        raise typer.Exit(1)
+    if not conformance.conforms(results):
+        raise typer.Exit(3)
+
+
+def _counter(url: str) -> Callable[[], Awaitable[int]]:
+    """Count what arrives at a target of ours that stands at the end of the route."""
+    # Imported late: no other command needs an HTTP client.
+    import httpx
+
+    from effect_broker.proof.target.client import TargetClient, TargetRefused
+
+    def count() -> int:
+        try:
+            with TargetClient(url.rstrip("/")) as target:
+                return target.ledger(rows=False).arrivals
+        except (httpx.HTTPError, httpx.InvalidURL, TargetRefused, ValueError):
+            raise _CounterSilent from None
+
+    async def arrivals() -> int:
+        return await asyncio.to_thread(count)
+
+    return arrivals
+
+
+def _show(document: ContractDocument, results: tuple[Result, ...], as_json: bool) -> None:
+    if as_json:
+        checks = [
+            {"check": r.check, "judgement": r.judgement.value, "text": r.text} for r in results
+        ]
+        print_json(
+            {
+                "name": document.name,
+                "version": document.version,
+                "digest": document.digest().hex(),
+                "conforms": conformance.conforms(results),
+                "checks": checks,
+            }
+        )
+        return
+    rows = [(_MARKS[r.judgement], r.check, r.text) for r in results]
+    print_table(f"{document.name} {document.version}", ("", "check", "what was seen"), rows)
+
+
+def _arguments(document: ContractDocument, file: Path) -> JsonValue:
+    value = parse_strict(_text(file, BODY_BYTES_MAX).encode())
+    document.check_arguments(value)
+    return value
+
+
+def _text(file: Path, bytes_max: int = _FILE_BYTES_MAX) -> str:
+    shown = plain(str(file), 200)
+    try:
+        with file.open("rb") as opened:
+            raw = opened.read(bytes_max + 1)
+    except (OSError, ValueError):
+        complain(f"{shown} cannot be read")
+    if len(raw) > bytes_max:
+        complain(f"{shown} is larger than {bytes_max} bytes")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        complain(f"{shown} is not UTF-8 text")

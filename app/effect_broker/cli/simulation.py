@@ -1,0 +1,217 @@
+"""`effect-broker demo simulate`: the protocol under every schedule that chance or patience finds."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from effect_broker.cli.output import AsJson, complain, console, print_json, print_table
+from effect_broker.clock import SystemClock
+
+if TYPE_CHECKING:
+    from effect_broker.proof.simulation.campaign import Broken, Tally
+    from effect_broker.proof.simulation.exploration import Depth
+
+# How often the campaign says where it is.
+_TOLD_EVERY_SCHEDULES: Final = 20_000
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `demo`."""
+    app.command("simulate")(simulate)
+
+
+def simulate(
+    schedules: Annotated[int, typer.Option(min=1, help="Schedules to run.")] = 1_000_000,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    processes: Annotated[
+        int, typer.Option(min=0, help="Processes to use; 0 is one for each core.")
+    ] = 0,
+    explore: Annotated[
+        bool, typer.Option("--explore", help="Follow every schedule of a small world instead.")
+    ] = False,
+    takeovers: Annotated[
+        int, typer.Option(min=0, max=3, help="--explore: runs given away while they live.")
+    ] = 1,
+    target_faults: Annotated[
+        int, typer.Option(min=0, max=3, help="--explore: faults of the target.")
+    ] = 1,
+    store_faults: Annotated[
+        int, typer.Option(min=0, max=3, help="--explore: faults of the database.")
+    ] = 0,
+    replay: Annotated[
+        str | None,
+        typer.Option(metavar="WORLD@PICKS", help="Tell one schedule again, as a report names it."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the protocol's own code under a scheduler that owns time, chance and trouble.
+
+    Exit 1 if an invariant breaks; the shortest story of it is printed, and runs again by --replay.
+    """
+    from effect_broker.proof.simulation.exploration import Depth
+
+    depth = Depth(takeovers=takeovers, target=target_faults, store=store_faults)
+    if replay is not None:
+        _tell(replay, depth)
+    elif explore:
+        _explore(depth, as_json)
+    else:
+        _campaign(seed, schedules, processes or os.cpu_count() or 1, as_json)
+
+
+def _campaign(seed: int, schedules: int, processes: int, as_json: bool) -> None:
+    from effect_broker.proof.simulation.campaign import run_campaign, shortest, worlds
+    from effect_broker.proof.simulation.schedule import run_picks
+    from effect_broker.proof.simulation.shrinking import spelled
+
+    clock = SystemClock()
+    began = clock.boot_seconds()
+    told = 0
+
+    def tell(tally: Tally) -> None:
+        nonlocal told
+        if tally.schedules - told >= _TOLD_EVERY_SCHEDULES:
+            told = tally.schedules
+            rate = tally.schedules / max(clock.boot_seconds() - began, 1e-9)
+            typer.echo(f"{tally.schedules} schedules, {rate:.0f} a second", err=True)
+
+    typer.echo(f"seeds from {seed}, {schedules} schedules, {processes} processes", err=True)
+    tally = run_campaign(seed, schedules, processes=processes, told=tell)
+    seconds = clock.boot_seconds() - began
+    stories: list[dict[str, Any]] = []
+    for broken in tally.first.values():
+        scope = worlds()[broken.world]
+        picks = shortest(scope, broken.picks, broken.invariant)
+        story = run_picks(scope, picks, telling=True).story
+        replay = f"{broken.world}@{spelled(picks)}"
+        stories.append(_broken_body(broken) | {"replay": replay, "story": story})
+    if as_json:
+        print_json(_body(tally, seed, seconds) | {"broken": stories})
+    else:
+        _print(tally, seed, seconds, stories)
+    if stories:
+        complain("an invariant broke")
+
+
+def _explore(depth: Depth, as_json: bool) -> None:
+    from effect_broker.proof.simulation.exploration import EXPLORED, explore, replay
+    from effect_broker.proof.simulation.schedule import silence
+    from effect_broker.proof.simulation.scope import Scope, possible_faults, sample
+    from effect_broker.proof.simulation.shrinking import spelled
+    from effect_contracts.facts import SafetyClass
+
+    rows: list[dict[str, Any]] = []
+    for safety in SafetyClass:
+        document = sample(safety)
+        scope = Scope(document, possible_faults(document, EXPLORED), processes=1)
+        with silence():
+            seen = explore(scope, depth)
+            row: dict[str, Any] = {
+                "class": safety.value,
+                "schedules": seen.schedules,
+                "ended": seen.ended,
+                "states": seen.states,
+                "complete": seen.complete,
+                "broken": None if seen.violation is None else str(seen.violation),
+            }
+            if seen.violation is not None:
+                row["replay"] = f"explored-{safety.value}@{spelled(seen.picks)}"
+                row["story"] = replay(scope, depth, seen.picks)[1]
+        rows.append(row)
+        typer.echo(f"{safety.value}: {seen.schedules} schedules, {seen.states} states", err=True)
+    if as_json:
+        print_json(rows)
+    else:
+        columns = ["class", "schedules", "ended", "states", "complete", "broken"]
+        print_table("Every schedule", columns, ([row[c] for c in columns] for row in rows))
+        for row in rows:
+            for line in row.get("story", ()):
+                console().print(line)
+    if any(row["broken"] for row in rows):
+        complain("an invariant broke")
+
+
+def _tell(word: str, depth: Depth) -> None:
+    from effect_broker.proof.simulation import exploration
+    from effect_broker.proof.simulation.campaign import worlds
+    from effect_broker.proof.simulation.schedule import run_picks, silence
+    from effect_broker.proof.simulation.scope import Scope, possible_faults, sample
+    from effect_broker.proof.simulation.shrinking import read
+    from effect_contracts.facts import SafetyClass
+
+    name, _, spelling = word.partition("@")
+    try:
+        picks = read(spelling)
+        with silence():
+            if name.startswith("explored-"):
+                document = sample(SafetyClass(name.removeprefix("explored-")))
+                faults = possible_faults(document, exploration.EXPLORED)
+                scope = Scope(document, faults, processes=1)
+                broken, story = exploration.replay(scope, depth, picks)
+            else:
+                outcome = run_picks(worlds()[name], picks, telling=True)
+                broken, story = outcome.violation, outcome.story
+    except (ValueError, KeyError):
+        complain("--replay takes WORLD@PICKS as a report prints it")
+    for line in story:
+        console().print(line)
+    if broken is not None:
+        complain(f"an invariant broke: {broken}")
+
+
+def _broken_body(broken: Broken) -> dict[str, Any]:
+    return {
+        "invariant": broken.invariant.value,
+        "text": broken.text,
+        "world": broken.world,
+        "seed": broken.seed,
+    }
+
+
+def _body(tally: Tally, seed: int, seconds: float) -> dict[str, Any]:
+    from effect_broker.proof.simulation.invariants import MEANINGS
+
+    return {
+        "first_seed": seed,
+        "schedules": tally.schedules,
+        "seconds": round(seconds, 1),
+        "sends": tally.sends,
+        "late_facts": tally.late_facts,
+        "invariants": [
+            {
+                "invariant": invariant.value,
+                "meaning": meaning,
+                "tried": tally.tried[invariant],
+                "broken": tally.broken[invariant],
+            }
+            for invariant, meaning in MEANINGS.items()
+        ],
+        "never_tried": [invariant.value for invariant in tally.untried()],
+        "endings": dict(tally.endings.most_common()),
+        "worlds": dict(tally.worlds),
+    }
+
+
+def _print(tally: Tally, seed: int, seconds: float, stories: list[dict[str, Any]]) -> None:
+    from effect_broker.proof.simulation.invariants import MEANINGS
+
+    print_table(
+        f"{tally.schedules} schedules from seed {seed} in {seconds:.0f} s",
+        ["invariant", "what must hold", "tried", "broken"],
+        (
+            (invariant.value, meaning, tally.tried[invariant], tally.broken[invariant])
+            for invariant, meaning in MEANINGS.items()
+        ),
+    )
+    endings = [(name, count) for name, count in tally.endings.most_common()]
+    print_table("How effects ended", ["state", "effects"], endings)
+    for invariant in tally.untried():
+        console().print(f"never tried: {invariant.value}")
+    for story in stories:
+        console().print(f"\n{story['text']} (world {story['world']}, seed {story['seed']})")
+        for line in story["story"]:
+            console().print(line)
+        console().print(f"  --replay {story['replay']}")

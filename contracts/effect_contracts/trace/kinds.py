@@ -1,0 +1,159 @@
+"""The kinds of events: who may write each, and which members its metadata has.
+
+One table, so that a new kind is one entry here and one arm in `replay`. Metadata is canonical
+JSON; members that do not stand here are refused, since nothing would check them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from effect_contracts.canonical import canonical_bytes
+from effect_contracts.errors import InvalidPayload
+from effect_contracts.facts import EvidenceSource
+from effect_contracts.trace.findings import Rule, require
+from effect_contracts.trace.log import EventRecord
+
+
+class EventKind(StrEnum):
+    """What an event tells."""
+
+    SUBMITTED = "submitted"
+    ATTEMPT_STARTED = "attempt_started"
+    OUTCOME_RECORDED = "outcome_recorded"
+    PROBE_STARTED = "probe_started"
+    EVIDENCE_ADDED = "evidence_added"
+    RESOLVED = "resolved"
+    RECONCILE_ASKED = "reconcile_asked"
+    CANCELLED = "cancelled"
+    WAIT = "wait"
+    PARK = "park"
+    SETTLE = "settle"
+    PARKED = "parked"
+    LATE_FACT = "late_fact"
+    COUNT_STARTED = "count_started"
+    COUNTED = "counted"
+    DUPLICATE_DETECTED = "duplicate_detected"
+    COUNT_GIVEN_UP = "count_given_up"
+
+
+@dataclass(frozen=True, slots=True)
+class KindRule:
+    """How an event of one kind looks.
+
+    Attributes:
+        roles: the part of the actor before its colon; empty where the fact says who may.
+        members: of the metadata, all of them required.
+    """
+
+    roles: frozenset[str]
+    members: frozenset[str]
+
+
+_WORKER: Final = frozenset({"worker"})
+_BROKER: Final = frozenset({"worker", "reconciler"})
+_CALLER: Final = frozenset({"caller", "operator"})
+
+OUTCOME_MEMBERS: Final = frozenset({"ordinal", "outcome", "code", "late"})
+EVIDENCE_MEMBERS: Final = frozenset({"source", "verdict", "code", "covers_through"})
+RESOLUTION_MEMBERS: Final = frozenset(
+    {"decision_id", "conclusion", "evidence_id", "digest", "covers_through"}
+)
+_ROW: Final = frozenset({"row"})
+_LATE: Final = frozenset({"contradicts"})
+
+KINDS: Final[Mapping[EventKind, KindRule]] = {
+    EventKind.SUBMITTED: KindRule(_CALLER, frozenset({"contract_digest", "request_hash"})),
+    EventKind.ATTEMPT_STARTED: KindRule(_WORKER, frozenset({"ordinal", "attempt_id"})),
+    EventKind.OUTCOME_RECORDED: KindRule(_WORKER, OUTCOME_MEMBERS | _ROW),
+    EventKind.PROBE_STARTED: KindRule(_WORKER, frozenset({"covers_through"})),
+    EventKind.EVIDENCE_ADDED: KindRule(frozenset(), EVIDENCE_MEMBERS | _ROW),
+    EventKind.RESOLVED: KindRule(frozenset({"operator"}), RESOLUTION_MEMBERS | _ROW),
+    EventKind.RECONCILE_ASKED: KindRule(_CALLER, _ROW),
+    EventKind.CANCELLED: KindRule(_CALLER, _ROW),
+    EventKind.WAIT: KindRule(_BROKER, _ROW),
+    EventKind.PARK: KindRule(_BROKER, _ROW),
+    EventKind.SETTLE: KindRule(_BROKER, _ROW),
+    EventKind.PARKED: KindRule(_BROKER, frozenset({"generation"})),
+    # Facts after the end: an outcome or evidence, told apart by their members.
+    EventKind.LATE_FACT: KindRule(frozenset(), _LATE),
+    EventKind.COUNTED: KindRule(_WORKER, EVIDENCE_MEMBERS | _LATE),
+    EventKind.DUPLICATE_DETECTED: KindRule(frozenset(), _LATE),
+    EventKind.COUNT_STARTED: KindRule(_WORKER, frozenset({"covers_through"})),
+    EventKind.COUNT_GIVEN_UP: KindRule(_BROKER, frozenset({"why", "generation"})),
+}
+
+# Kinds that hold either fact.
+_EITHER_FACT: Final = frozenset({EventKind.LATE_FACT, EventKind.DUPLICATE_DETECTED})
+
+# Who may tell what.
+SOURCE_ROLES: Final[Mapping[EvidenceSource, frozenset[str]]] = {
+    EvidenceSource.PROBE: _WORKER,
+    EvidenceSource.TRANSACTION: _WORKER,
+    EvidenceSource.WEBHOOK: frozenset({"webhook", "caller"}),
+    EvidenceSource.OPERATOR: frozenset({"operator", "caller"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEvent:
+    """An event whose kind, actor and metadata are of the right form."""
+
+    record: EventRecord
+    kind: EventKind
+    role: str
+    metadata: Mapping[str, Any]
+
+    def of_outcome(self) -> bool:
+        """Whether the fact that it tells is an attempt's outcome."""
+        return "outcome" in self.metadata
+
+    def number(self, member: str) -> int:
+        """Return a member that is a whole number.
+
+        Raises:
+            Broken: it is something else; true is no number.
+        """
+        value = self.metadata[member]
+        require(type(value) is int, Rule.KIND, f"{member} is no whole number")
+        assert isinstance(value, int)
+        return value
+
+
+def read_event(record: EventRecord) -> ReadEvent:
+    """Return the event, understood.
+
+    Raises:
+        Broken: an unknown kind, a role that does not do this, or other members.
+    """
+    try:
+        kind = EventKind(record.kind)
+    except ValueError:
+        require(False, Rule.KIND, "an unknown kind of event")
+        raise
+    role, colon, name = record.actor.partition(":")
+    require(bool(colon and name), Rule.ACTOR, "the actor has no role and name")
+    metadata = _metadata(record.metadata)
+    rule = KINDS[kind]
+    members = rule.members
+    if kind in _EITHER_FACT:
+        members |= OUTCOME_MEMBERS if "outcome" in metadata else EVIDENCE_MEMBERS
+    require(metadata.keys() == members, Rule.KIND, f"{kind} has other members than these")
+    if rule.roles:
+        require(role in rule.roles, Rule.ACTOR, f"{kind} is not written by such an actor")
+    return ReadEvent(record, kind, role, metadata)
+
+
+def _metadata(text: str) -> dict[str, Any]:
+    try:
+        value: Any = json.loads(text)
+        canonical = canonical_bytes(value) == text.encode()
+    except (ValueError, RecursionError, InvalidPayload):
+        value, canonical = None, False
+    require(canonical and isinstance(value, dict), Rule.KIND, "its metadata is not canonical")
+    assert isinstance(value, dict)
+    return value
