@@ -119,10 +119,11 @@ async def _guarded(name: str, effect_id: str, step: Callable[[], Awaitable[View]
         return _end(type(problem).__name__)
     except VaultError as problem:
         # Its text holds a key id at most, and it is the same for every effect under that key.
-        text = str(problem)
-        if text not in _slot.said:
-            _slot.said.add(text)
-            _log.error("step %s of effect %s, and maybe of others: %s", name, effect_id, text)
+        if str(problem) in _slot.said:
+            _log.warning("step %s of effect %s: %s again", name, effect_id, type(problem).__name__)
+        else:
+            _slot.said.add(str(problem))
+            _log.error("step %s of effect %s: %s", name, effect_id, problem)
         return _end(type(problem).__name__)
     except Exception as problem:
         # Frames only: the exception's text may hold arguments.

@@ -14,7 +14,8 @@ parts cost nothing where there is nothing to do, and one short transaction for e
 queued runs at a poll. Which of the claimed runs may compute is `effect_broker.turns`.
 
 The limit of it: as many tenants as there are shares, all with targets that hang, still hold every
-slot until their deadlines. A worker's share and slots are settings, and more workers are more slots.
+slot until their deadlines. Share and slots are settings of a worker, and more workers are more
+slots.
 """
 
 from __future__ import annotations

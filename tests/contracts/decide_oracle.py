@@ -297,8 +297,9 @@ class World:
             due = began + seconds(wait)
             if policy.settlement_bound_seconds is not None and began <= bound_at:
                 due = min(due, bound_at + MICROSECOND)
-        asked = self.facts.look_up_asked_at
-        if asked is not None and settled <= self.now and not (began and began >= asked):
+        wished = self.facts.look_up_asked_at
+        seen_since = began is not None and wished is not None and began >= wished
+        if wished is not None and settled <= self.now and not seen_since:
             return Answer(Action.PROBE, event, Reason.LOOK_UP)
         horizon = settled + seconds(policy.probe_horizon_seconds)
         seen_after_bound = began is not None and began > bound_at

@@ -28,7 +28,10 @@ DEADLINE_SECONDS = 45.0
 @pytest.fixture(scope="module")
 def environment() -> dict[str, str]:
     """Few slots, so that some effects stay queued."""
-    return {"EFFECT_BROKER_WORKER_CONCURRENCY": str(SLOTS)}
+    return {
+        "EFFECT_BROKER_WORKER_CONCURRENCY": str(SLOTS),
+        "EFFECT_BROKER_TENANT_CONCURRENCY": str(SLOTS),
+    }
 
 
 def drop_engine(scene: Scene) -> None:

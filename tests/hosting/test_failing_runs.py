@@ -79,8 +79,9 @@ def test_runs_that_keep_failing_back_off_and_are_shown_to_a_person(scene: Scene)
         )
     effect = scene.broker.settled(effect_id)
     assert (effect["state"], effect["reason"]) == ("manual_review", "run_failing")
-    assert waits == sorted(waits)
-    assert waits[-1] >= 10_000, "milliseconds"
+    seconds = [round(wait / 1000) for wait in waits]
+    assert seconds == sorted(seconds)
+    assert seconds[-1] >= 10
     assert scene.intent(effect_id)["generation"] == last
     assert scene.attempts(effect_id) == []
     assert scene.ledger("broken").arrivals == 0

@@ -43,14 +43,16 @@ def insert_run(scene: Scene, *, name: str, inputs: str, serialization: str, queu
     )
     scene.rows(
         "INSERT INTO dbos.workflow_status (workflow_uuid, status, name, queue_name, priority,"
-        " application_version, application_name, created_at, updated_at, serialization)"
-        f" VALUES (%s, 'ENQUEUED', %s, %s, 1, %s, %s, {now}, {now}, %s)",
+        " application_version, application_name, created_at, updated_at, serialization,"
+        " queue_partition_key)"
+        f" VALUES (%s, 'ENQUEUED', %s, %s, 1, %s, %s, {now}, {now}, %s, %s)",
         run_id,
         name,
         queue,
         hosting.APPLICATION_VERSION,
         hosting.APPLICATION_NAME,
         serialization,
+        scene.broker.tenant_id,
     )
     return run_id
 

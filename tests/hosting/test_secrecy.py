@@ -181,4 +181,5 @@ def test_a_step_gives_the_engine_its_fields_and_no_more(
             "now",
             "ordinal",
             "at",
+            "alert",
         }

@@ -158,7 +158,12 @@ def test_functions_that_cross_rights_fix_their_search_path(
         " JOIN pg_namespace n ON n.oid = p.pronamespace JOIN pg_roles r ON r.oid = p.proowner"
         " WHERE n.nspname = 'effect_broker' AND p.prosecdef ORDER BY 1"
     ).fetchall()
-    assert [row[0] for row in rows] == ["authenticate", "enqueue_run", "submit_effect"]
+    assert [row[0] for row in rows] == [
+        "authenticate",
+        "enqueue_run",
+        "hmac_key_ids_in_use",
+        "submit_effect",
+    ]
     for _, settings, owner in rows:
         assert settings == ["search_path=pg_catalog, effect_broker, pg_temp"]
         assert owner == "effect_broker_owner"

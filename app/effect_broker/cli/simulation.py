@@ -1,8 +1,12 @@
-"""`effect-broker demo simulate`: the protocol under every schedule that chance or patience finds."""
+"""`effect-broker demo simulate`: the protocol under schedules that chance or patience finds."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from multiprocessing import get_context
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -12,7 +16,7 @@ from effect_broker.clock import SystemClock
 
 if TYPE_CHECKING:
     from effect_broker.proof.simulation.campaign import Broken, Tally
-    from effect_broker.proof.simulation.exploration import Depth
+    from effect_broker.proof.simulation.exploration import Depth, Explored
 
 # How often the campaign says where it is.
 _TOLD_EVERY_SCHEDULES: Final = 20_000
@@ -37,10 +41,13 @@ def simulate(
     ] = 1,
     target_faults: Annotated[
         int, typer.Option(min=0, max=3, help="--explore: faults of the target.")
-    ] = 1,
+    ] = 0,
     store_faults: Annotated[
         int, typer.Option(min=0, max=3, help="--explore: faults of the database.")
     ] = 0,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="--explore: schedules of one cell at most.")
+    ] = None,
     replay: Annotated[
         str | None,
         typer.Option(metavar="WORLD@PICKS", help="Tell one schedule again, as a report names it."),
@@ -53,13 +60,14 @@ def simulate(
     """
     from effect_broker.proof.simulation.exploration import Depth
 
+    processes = processes or os.cpu_count() or 1
     depth = Depth(takeovers=takeovers, target=target_faults, store=store_faults)
     if replay is not None:
         _tell(replay, depth)
     elif explore:
-        _explore(depth, as_json)
+        _explore(depth, limit, processes, as_json)
     else:
-        _campaign(seed, schedules, processes or os.cpu_count() or 1, as_json)
+        _campaign(seed, schedules, processes, as_json)
 
 
 def _campaign(seed: int, schedules: int, processes: int, as_json: bool) -> None:
@@ -96,60 +104,70 @@ def _campaign(seed: int, schedules: int, processes: int, as_json: bool) -> None:
         complain("an invariant broke")
 
 
-def _explore(depth: Depth, as_json: bool) -> None:
-    from effect_broker.proof.simulation.exploration import EXPLORED, explore, replay
-    from effect_broker.proof.simulation.schedule import silence
-    from effect_broker.proof.simulation.scope import Scope, possible_faults, sample
+def _explore(depth: Depth, limit: int | None, processes: int, as_json: bool) -> None:
+    from effect_broker.proof.simulation.exploration import CELLS, explore_cell, replay
     from effect_broker.proof.simulation.shrinking import spelled
-    from effect_contracts.facts import SafetyClass
 
     rows: list[dict[str, Any]] = []
-    for safety in SafetyClass:
-        document = sample(safety)
-        scope = Scope(document, possible_faults(document, EXPLORED), processes=1)
-        with silence():
-            seen = explore(scope, depth)
-            row: dict[str, Any] = {
-                "class": safety.value,
-                "schedules": seen.schedules,
-                "ended": seen.ended,
-                "states": seen.states,
-                "complete": seen.complete,
-                "broken": None if seen.violation is None else str(seen.violation),
-            }
-            if seen.violation is not None:
-                row["replay"] = f"explored-{safety.value}@{spelled(seen.picks)}"
-                row["story"] = replay(scope, depth, seen.picks)[1]
+    for name, seen in _explored(explore_cell, list(CELLS), depth, limit, processes):
+        cell = CELLS[name]
+        row: dict[str, Any] = {
+            "class": cell.safety.value,
+            "trouble": cell.trouble.value,
+            "second run": cell.takeover.value,
+            "schedules": seen.schedules,
+            "states": seen.states,
+            "complete": seen.complete,
+            "broken": None if seen.violation is None else str(seen.violation),
+        }
+        if seen.violation is not None:
+            row["replay"] = f"{name}@{spelled(seen.picks)}"
+            row["story"] = replay(cell.scope, depth, seen.picks)[1]
         rows.append(row)
-        typer.echo(f"{safety.value}: {seen.schedules} schedules, {seen.states} states", err=True)
+        typer.echo(f"{name}: {seen.schedules} schedules, {seen.states} states", err=True)
     if as_json:
         print_json(rows)
     else:
-        columns = ["class", "schedules", "ended", "states", "complete", "broken"]
+        columns = ["class", "trouble", "second run", "schedules", "states", "complete", "broken"]
         print_table("Every schedule", columns, ([row[c] for c in columns] for row in rows))
         for row in rows:
             for line in row.get("story", ()):
                 console().print(line)
+            if "replay" in row:
+                console().print(f"  --replay {row['replay']}")
     if any(row["broken"] for row in rows):
         complain("an invariant broke")
+
+
+def _explored(
+    explore_cell: Callable[..., Explored],
+    names: list[str],
+    depth: Depth,
+    limit: int | None,
+    processes: int,
+) -> Iterator[tuple[str, Explored]]:
+    """Explore all cells, side by side; violations of several cells are all reported."""
+    if processes == 1:
+        for name in names:
+            yield name, explore_cell(name, depth, limit)
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        found = pool.map(explore_cell, names, repeat(depth), repeat(limit))
+        yield from zip(names, found, strict=True)
 
 
 def _tell(word: str, depth: Depth) -> None:
     from effect_broker.proof.simulation import exploration
     from effect_broker.proof.simulation.campaign import worlds
     from effect_broker.proof.simulation.schedule import run_picks, silence
-    from effect_broker.proof.simulation.scope import Scope, possible_faults, sample
     from effect_broker.proof.simulation.shrinking import read
-    from effect_contracts.facts import SafetyClass
 
     name, _, spelling = word.partition("@")
     try:
         picks = read(spelling)
         with silence():
-            if name.startswith("explored-"):
-                document = sample(SafetyClass(name.removeprefix("explored-")))
-                faults = possible_faults(document, exploration.EXPLORED)
-                scope = Scope(document, faults, processes=1)
+            if name in exploration.CELLS:
+                scope = exploration.CELLS[name].scope
                 broken, story = exploration.replay(scope, depth, picks)
             else:
                 outcome = run_picks(worlds()[name], picks, telling=True)

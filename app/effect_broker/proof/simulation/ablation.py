@@ -6,7 +6,7 @@ exploration, up to the one that breaks. Without the guard an invariant breaks; w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,16 +40,16 @@ def loss_of(guard: Guard, schedules_max: int = SCHEDULES_MAX) -> Loss | None:
     Something else than the guard is there to prevent counts as nothing.
     """
     with without(*guard.beside, guard.name), silence():
-        for number, (violation, picks) in enumerate(_schedules(guard, schedules_max), 1):
+        for count, violation, picks in _schedules(guard, schedules_max):
             if violation is not None and violation.invariant in guard.breaks:
-                return Loss(guard, violation, picks, number)
+                return Loss(guard, violation, picks, count)
     return None
 
 
 def kept(guard: Guard, schedules: int) -> Violation | None:
     """Run the same schedules with the guard, and without those beside it; return what breaks."""
     with without(*guard.beside), silence():
-        for violation, _ in _schedules(guard, schedules):
+        for _, violation, _ in _schedules(guard, schedules):
             if violation is not None:
                 return violation
     return None
@@ -64,21 +64,20 @@ def story_of(loss: Loss) -> list[str]:
         if guard.depth is not None:
             return replay(scope, guard.depth, loss.picks)[1]
 
-        def shows(picks: object) -> bool:
-            assert isinstance(picks, tuple)
+        def shows(picks: Sequence[int]) -> bool:
             broken = run_picks(scope, picks).violation
             return broken is not None and broken.invariant is loss.violation.invariant
 
         return run_picks(scope, shrunk(loss.picks, shows), telling=True).story
 
 
-def _schedules(guard: Guard, count: int) -> Iterator[tuple[Violation | None, tuple[int, ...]]]:
+def _schedules(guard: Guard, count: int) -> Iterator[tuple[int, Violation | None, tuple[int, ...]]]:
+    """Give the number of schedules so far, what the last one broke, and its picks."""
     assert guard.scope is not None
     if guard.depth is not None:
-        # One exploration is one schedule here: it stops at the first violation by itself.
         seen = explore(guard.scope, guard.depth, count)
-        yield seen.violation, seen.picks
+        yield seen.schedules, seen.violation, seen.picks
         return
     for seed in range(count):
         outcome = run_seed(guard.scope, seed)
-        yield outcome.violation, outcome.picks
+        yield seed + 1, outcome.violation, outcome.picks

@@ -56,7 +56,10 @@ def worlds() -> dict[str, Scope]:
     # The one promise that is broken here is what makes the broker freeze the contract.
     broken = sample(SafetyClass.IDEMPOTENT)
     found["idempotent-keys-ignored"] = Scope(
-        broken, possible_faults(broken, BORNE) | {Fault.KEYS_IGNORED}, effects=3, moves=120
+        broken,
+        frozenset({Fault.KEYS_IGNORED, Fault.LOST_ANSWER, Fault.WEBHOOK}),
+        effects=8,
+        moves=120,
     )
     return found
 

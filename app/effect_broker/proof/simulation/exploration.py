@@ -28,9 +28,10 @@ from typing import Final
 from effect_broker.proof.simulation.choices import Choices, stripped
 from effect_broker.proof.simulation.invariants import Invariant, Violation
 from effect_broker.proof.simulation.processes import Actor, SimulatedProcess
-from effect_broker.proof.simulation.schedule import settle
-from effect_broker.proof.simulation.scope import Fault, Scope
+from effect_broker.proof.simulation.schedule import settle, silence
+from effect_broker.proof.simulation.scope import Fault, Scope, possible_faults, sample
 from effect_broker.proof.simulation.world import Allowance, World
+from effect_contracts.facts import SafetyClass
 
 _FOREVER: Final = float("inf")
 _MOVES_MAX: Final = 3000
@@ -57,7 +58,6 @@ TARGET_FAULTS: Final = (
     Fault.SLOW_LOOK_UP,
     Fault.FAILED_LOOK_UP,
 )
-EXPLORED: Final = frozenset((*TROUBLES, *TAKEOVERS, *STORE_FAULTS, *TARGET_FAULTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,41 @@ class Explored:
     tried: Counter[Invariant] = field(default_factory=Counter)
 
 
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One exploration: a class, what may happen to a process, and how a second run comes about.
+
+    With one trouble and one takeover a schedule, the cells together are the whole.
+    """
+
+    safety: SafetyClass
+    trouble: Fault
+    takeover: Fault
+
+    @property
+    def name(self) -> str:
+        """Names the cell in reports and for a replay."""
+        return f"explored-{self.safety.value}-{self.trouble.value}-{self.takeover.value}"
+
+    @property
+    def scope(self) -> Scope:
+        """The world of the cell."""
+        document = sample(self.safety)
+        faults = (self.trouble, self.takeover, *STORE_FAULTS, *TARGET_FAULTS)
+        return Scope(document, possible_faults(document, faults), processes=1)
+
+
+CELLS: Final = {
+    cell.name: cell
+    for cell in (
+        Cell(safety, trouble, takeover)
+        for safety in SafetyClass
+        for trouble in TROUBLES
+        for takeover in TAKEOVERS
+    )
+}
+
+
 class _Known(Exception):
     """The schedule has come to a state that was there before."""
 
@@ -135,6 +170,16 @@ def explore(scope: Scope, depth: Depth, schedules_max: int | None = None) -> Exp
             left.extend((*beginning, other) for other in range(1, choices.sizes[at]))
     seen.complete = True
     return seen
+
+
+def explore_cell(name: str, depth: Depth, schedules_max: int | None) -> Explored:
+    """Explore the cell of this name; a task for a pool.
+
+    Raises:
+        KeyError: there is no such cell.
+    """
+    with silence():
+        return explore(CELLS[name].scope, depth, schedules_max)
 
 
 def replay(scope: Scope, depth: Depth, picks: Sequence[int]) -> tuple[Violation | None, list[str]]:
@@ -279,8 +324,8 @@ def _takeovers(world: World) -> list[Move]:
         for known in [*world.actors, *world.ended[-1:]]:
             if known.effect_id is None or not known.generation:
                 continue
-            for kept in {0, len(known.recorded)}:
-                moves.append(_taking_over(world, known, kept))
+            # With all that was recorded; a run that begins anew is what hasty repair gives.
+            moves.append(_taking_over(world, known, len(known.recorded)))
     if world.allows(Fault.HASTY_REPAIR) and world.needs_repair(hasty=True):
         moves.append(lambda: _repaired(world, hasty=True))
     return moves

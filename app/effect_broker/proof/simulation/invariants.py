@@ -109,8 +109,12 @@ class Violation(Exception):
     """An invariant is broken."""
 
     def __init__(self, invariant: Invariant, text: str) -> None:
-        super().__init__(f"{invariant.value}: {text}")
+        super().__init__(invariant, text)  # in this form it can be sent between processes
         self.invariant = invariant
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"{self.invariant.value}: {self.text}"
 
 
 # Events whose writer compares the version that it decided on.
@@ -186,13 +190,13 @@ class Judge:
         if actor.step == "reserve" and snapshot.intent.generation > actor.generation > 0:
             self.tried[Invariant.SUPERSEDED_RUN_ENDS] += 1
             actor.superseded = True
+        if self._violated and actor.step == "reserve" and not is_final(snapshot.intent.state):
+            self.tried[Invariant.FROZEN_AFTER_VIOLATION] += 1
 
     def changed(self, actor: Actor, before: Snapshot, change: Change[Any]) -> None:
         """A change has been committed, perhaps without a write."""
         if actor.step == "dispatch" and before.facts.holds & _HOLDS:
             self.tried[Invariant.HELD_NOT_SENT] += 1
-        if actor.step == "dispatch" and self._violated:
-            self.tried[Invariant.FROZEN_AFTER_VIOLATION] += 1
         if not change.writes:
             return
         effect_id = before.intent.effect_id

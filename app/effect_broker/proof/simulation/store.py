@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any
 from uuid import UUID
 
 from effect_adapters.simulated import SimulatedAdapter
@@ -47,12 +48,12 @@ class SimulationStore(MemoryStore):
         self._shown: dict[UUID, tuple[object, ...]] = {}
         self._tokens: dict[UUID, tuple[object, int]] = {}
 
-    def _snapshot(self, row: object) -> Snapshot:  # type: ignore[override]
+    def _snapshot(self, row: Any) -> Snapshot:
         """Every change replaces the row's intent, so an old intent means an old snapshot."""
-        intent = row.intent  # type: ignore[attr-defined]
+        intent = row.intent
         now = self._now()
         holds = (len(self.holds), len(self.frozen))
-        wire = row.payloads.get(("wire", ""))  # type: ignore[attr-defined]
+        wire = row.payloads.get(("wire", ""))
         known = self._shown.get(intent.effect_id)
         if known is not None and known[0] is intent and known[1] == holds and known[2] is wire:
             shown = known[3]
@@ -61,7 +62,7 @@ class SimulationStore(MemoryStore):
                 return shown
             shown = replace(shown, now=now)
         else:
-            shown = super()._snapshot(row)  # type: ignore[arg-type]
+            shown = super()._snapshot(row)
         self._shown[intent.effect_id] = (intent, holds, wire, shown)
         return shown
 

@@ -20,7 +20,13 @@ from effect_broker.proof.simulation.coroutines import stop
 from effect_broker.proof.simulation.scope import Fault
 from effect_contracts.canonical import JsonValue
 from effect_contracts.document import ContractDocument
-from effect_contracts.facts import CODE_ALREADY_EXISTS, PROVES_NO_COMMIT, Outcome, SafetyClass, Verdict
+from effect_contracts.facts import (
+    CODE_ALREADY_EXISTS,
+    PROVES_NO_COMMIT,
+    Outcome,
+    SafetyClass,
+    Verdict,
+)
 
 if TYPE_CHECKING:
     from effect_broker.proof.simulation.processes import SimulatedProcess

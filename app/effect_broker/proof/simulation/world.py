@@ -330,7 +330,7 @@ class World:
         actor.moved_at = self.seconds
         self.judge.tried[Invariant.NO_SURPRISE] += 1
         try:
-            actor.until = actor.running.send(None)  # type: ignore[assignment]
+            actor.until = actor.running.send(None)
         except StopIteration:
             self._end(actor)
         except StaleWrite as problem:
