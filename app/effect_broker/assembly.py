@@ -245,7 +245,7 @@ async def _check_keys(pool: Pool, ring: KeyRing, settings: Settings) -> None:
         raise KeyRingProblem(
             f"the key ring lacks encryption keys under which open effects are stored: "
             f"{', '.join(missing[:5])}. Put them back into the ring: a key may go when no row "
-            "names it any more. If one is lost for good, name it in EFFECT_BROKER_LOST_KEY_IDS; its "
+            "names it any more. If one is lost, name it in EFFECT_BROKER_LOST_KEY_IDS; its "
             "effects cannot be sent, and end up in manual review"
         )
 
