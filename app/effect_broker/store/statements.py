@@ -75,16 +75,15 @@ ORDER BY recorded_at, evidence_id
 # All else that a snapshot shows, and the clock. It runs after the locks were granted, in a
 # statement of its own: a statement that waits for a lock goes on with the snapshot from before.
 # Workers look for a restore every few seconds, but no attempt may be granted in between: what came
-# here in a dump remembers other ids than those of its database and its table.
+# here in a dump remembers another id than that of its table.
 READ_CONTEXT: Final = """
 SELECT clock_timestamp() AS now,
        t.disabled_at IS NOT NULL AS tenant_disabled,
        c.frozen_at IS NOT NULL AS frozen,
        c.paused_at IS NOT NULL AS paused,
        (d.halted_at IS NOT NULL
-        OR d.relation_oid IS DISTINCT FROM 'effect_broker.effect_intents'::regclass::oid
-        OR d.database_oid <> (SELECT b.oid FROM pg_database AS b
-                              WHERE b.datname = current_database())) AS halted,
+        OR d.relation_oid IS DISTINCT FROM 'effect_broker.effect_intents'::regclass::oid)
+           AS halted,
        d.bounds_restart_at,
        p.probes_since_attempt, p.probe_began_at,
        w.key_id AS wire_key_id, w.ciphertext AS wire_ciphertext,

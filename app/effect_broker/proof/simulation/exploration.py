@@ -119,7 +119,9 @@ class Cell:
     @property
     def scope(self) -> Scope:
         """The world of the cell."""
-        document = sample(self.safety)
+        few = {"attempts_max": 2, "backoff_initial_seconds": 2}
+        looks = {"initial_seconds": 40.0, "factor": 2.0, "horizon_seconds": 200.0}
+        document = sample(self.safety, retry=few, probe=looks)
         faults = (self.trouble, self.takeover, *STORE_FAULTS, *TARGET_FAULTS)
         return Scope(document, possible_faults(document, faults), processes=1)
 
