@@ -17,6 +17,8 @@ from effect_broker.proof.simulation.invariants import Invariant, Violation
 from effect_broker.proof.simulation.scope import Fault
 from effect_contracts.facts import SafetyClass
 
+pytestmark = pytest.mark.timeout(400)
+
 # Two runs and a process that dies, anywhere. `effect-broker demo simulate --explore` does the same
 # for one that stops and goes on at any later moment, which takes minutes.
 TWO_RUNS = Depth(troubles=1, takeovers=1, target=0)
