@@ -44,7 +44,12 @@ def first_count_at(
 
 
 def is_count(facts: Facts, policy: Policy, began_at: datetime) -> bool:
-    """Whether an observation that began then is late enough to count after the end."""
+    """Whether an observation that began then is late enough to count after the end.
+
+    No effect of another class is counted: what a look-up of it says after the end is a late fact.
+    """
+    if policy.safety is not SafetyClass.RECONCILABLE or not policy.probes:
+        return False
     settled_at = settled_by(facts.attempts, policy)
     first = timedelta(seconds=FIRST_COUNT_BOUNDS * _bound_seconds(policy))
     return settled_at is not None and began_at >= settled_at + first

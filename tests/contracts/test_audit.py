@@ -72,6 +72,8 @@ def test_an_effect_that_was_sent_once_is_not_counted(facts: Facts) -> None:
 )
 def test_only_a_target_that_can_be_asked_by_our_key_is_counted(policy: Policy) -> None:
     assert first_count_at(REDISPATCHED, policy, EffectState.SUCCEEDED, at(200)) is None
+    # Nor is a look-up that was under way when it ended: the schema leaves it no later action.
+    assert not is_count(REDISPATCHED, policy, at(10_000))
 
 
 def test_a_bound_of_nothing_still_leaves_some_time() -> None:

@@ -57,7 +57,9 @@ async def _resolves(world: World, actor: Actor, effect_id: UUID) -> None:
     snapshot = world.store.snapshot(effect_id)
     if not snapshot.attempts or is_final(snapshot.intent.state) or not _patient(world, effect_id):
         return
-    found = world.entries(effect_id, snapshot.intent.target_identity or "", visible=True)
+    # Without a declared bound, a person knows better than to trust a look-up that may lag.
+    bounded = world.policy.settlement_bound_seconds is not None
+    found = world.entries(effect_id, snapshot.intent.target_identity or "", visible=bounded)
     if len(found) > 1:
         return
     conclusion = Conclusion.COMMITTED if found else Conclusion.NOT_COMMITTED
