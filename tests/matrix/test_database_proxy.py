@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
+from effect_broker.proof.broker import wait_until
 from effect_broker.proof.database_proxy import CutPhase, DatabaseProxy
 from postgres import Database
 
@@ -99,3 +103,25 @@ def test_nothing_is_cut_that_is_not_armed(database: Database, proxy: DatabasePro
         insert(connection, pipelined=True)
     assert not happened.is_set()
     assert stored(database) == 2
+
+
+def test_a_client_that_resets_leaves_no_session_behind(
+    database: Database, proxy: DatabaseProxy
+) -> None:
+    words = f"user\0postgres\0database\0{database.name}\0application_name\0goes-away\0\0".encode()
+    startup = struct.pack("!II", len(words) + 8, 196608) + words
+    port = urlsplit(proxy.url("postgres")).port
+
+    def sessions() -> int:
+        found = watching.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'goes-away'"
+        ).fetchone()
+        assert found is not None
+        return int(found[0])
+
+    with psycopg.connect(database.superuser_url, autocommit=True) as watching:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(startup)
+            wait_until(lambda: sessions() == 1, "its session", MET_SECONDS)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        wait_until(lambda: sessions() == 0, "the end of its session", MET_SECONDS)

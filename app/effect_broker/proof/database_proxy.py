@@ -18,6 +18,7 @@ import socket
 import struct
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
@@ -123,9 +124,14 @@ class DatabaseProxy:
         self._ready.set()
         await self._stopping.wait()
         server.close()
+        # What was accepted in this very moment becomes a session in the next turn of the loop, and
+        # one that is cancelled before its first step would never close what it was given.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
         for task in set(sessions):
             task.cancel()
         await asyncio.gather(*sessions, return_exceptions=True)
+        await asyncio.sleep(0)  # aborted transports close their sockets one turn later
 
     async def _session(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = _Peer(reader, writer)
@@ -208,7 +214,9 @@ class _Peer:
         """Close at once; what is under way is dropped and a TCP peer sees a reset."""
         raw = self._writer.get_extra_info("socket")
         if raw is not None and raw.family == socket.AF_INET:
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            # A socket that its peer's reset has closed already takes no option any more.
+            with suppress(OSError):
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
 
 
