@@ -60,17 +60,6 @@ def _on_path(program: str) -> Path | None:
     return Path(found) if found else None
 
 
-def _libfaketime() -> Path | None:
-    # Debian keeps it below a directory of its own, which the loader does not search.
-    places = (
-        *Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"),
-        Path("/usr/lib/faketime/libfaketimeMT.so.1"),
-        Path("/opt/homebrew/lib/faketime/libfaketime.1.dylib"),
-        Path("/usr/local/lib/faketime/libfaketime.1.dylib"),
-    )
-    return next((place for place in places if place.is_file()), None)
-
-
 def _pg_ctl() -> Path | None:
     # Debian keeps the server's programs off PATH, by version; the newest is wanted.
     places = sorted(
@@ -80,13 +69,20 @@ def _pg_ctl() -> Path | None:
     return _on_path("pg_ctl") or (places[-1] if places else None)
 
 
+def _chromium() -> Path | None:
+    # Under the names of Debian, Ubuntu, and Google's own package.
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next((found for name in names if (found := _on_path(name))), None)
+
+
 FINDERS: Final[dict[str, Callable[[], Path | None]]] = {
-    "libfaketime": _libfaketime,
+    "chromium": _chromium,
     "pg_ctl": _pg_ctl,
 }
 INSTALL: Final[dict[str, str]] = {
+    "chromium": "Debian: apt-get install chromium",
     "git": "Debian: apt-get install git",
-    "libfaketime": "Debian: apt-get install libfaketime",
     "npm": "install Node.js 20 or newer",
     "pg_ctl": "Debian: apt-get install postgresql",
+    "promtool": "Debian: apt-get install prometheus",
 }

@@ -1,8 +1,9 @@
 """The composition root: from settings to the parts of a process; nothing else wires them.
 
 Each process gets what it needs and no more. The API's adapters render and never send, so its
-secret references resolve to nothing; the worker beats and repairs over connections of its own, so
-that a backlog of effects which waits for connections cannot make it look dead.
+secret references resolve to nothing, but for those of webhooks in its inbox; the worker beats and
+repairs over connections of its own, so that a backlog of effects which waits for connections cannot
+make it look dead.
 
 The heavy imports (the engine, the migrations) stand inside the functions that need them: a
 command that reads one row must not load an engine first.
@@ -13,17 +14,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
+from uuid import UUID
 
 from effect_adapters.registry import adapters
 from effect_broker.api.services import Health, Services
+from effect_broker.approving import Approving
 from effect_broker.authentication import CachedAuthentication
+from effect_broker.batches import Batching
 from effect_broker.clock import SystemClock, new_executor_id, new_id
 from effect_broker.config import (
     API_POOL_SIZE,
@@ -33,9 +37,15 @@ from effect_broker.config import (
     Role,
     Settings,
 )
+from effect_broker.console import ConsoleParts
+from effect_broker.evidence_inbox import EvidenceInbox
+from effect_broker.evidence_matching import Matching, match_due
 from effect_broker.faultpoints import ENV_FAULT, ENV_FAULT_DIR, FaultPoints
-from effect_broker.intake import Intake
-from effect_broker.keyring import AesVault, KeyRing, KeyRingProblem, load_key_ring
+from effect_broker.keyring import AesVault, KeyRing, KeyRingProblem, load_key_ring, ring_signer
+from effect_broker.log_events import event
+from effect_broker.metrics_ledger import FreshLedger
+from effect_broker.observability import Observed, observed, served_alone, served_beside
+from effect_broker.observed_intake import ObservedIntake
 from effect_broker.postgres.choice import ServerSource, resolve_server, state_directory
 from effect_broker.postgres.container import ContainerPostgresError
 from effect_broker.postgres.embedded import EmbeddedPostgresError
@@ -44,14 +54,24 @@ from effect_broker.protocol.ports import Ports, StoreError
 from effect_broker.resolving import Resolving
 from effect_broker.secretrefs import SecretReferences
 from effect_broker.store.api import PostgresApiStore
+from effect_broker.store.batches import PostgresBatches
+from effect_broker.store.console import PostgresConsole
+from effect_broker.store.drills import PostgresDrills
 from effect_broker.store.health import DatabaseHealth, database_health
+from effect_broker.store.history import PostgresHistory
+from effect_broker.store.holds import Holds
+from effect_broker.store.inbox import PostgresInbox
+from effect_broker.store.metrics import PostgresLedgerNumbers
 from effect_broker.store.pool import Pool, make_pool
 from effect_broker.store.reachability import connection_trouble
 from effect_broker.store.roles import DatabaseRole
 from effect_broker.store.runs import PostgresWorkerStore
+from effect_broker.store.sessions import PostgresSessions
 from effect_broker.store.tenants import Authentication
+from effect_broker.store.tracing import PostgresTraceparents
 
 if TYPE_CHECKING:
+    from effect_broker.drill_worker import DrillWorker
     from effect_broker.store.migrate import MigrationReport
     from effect_broker.worker import Reconciler, Worker
 
@@ -102,7 +122,9 @@ def fault_points(settings: Settings) -> FaultPoints:
     if not settings.production:
         return FaultPoints.from_environment()
     if os.environ.get(ENV_FAULT) or os.environ.get(ENV_FAULT_DIR):
-        _log.warning("fault points are not armed in production")
+        _log.warning(
+            "fault points are not armed in production", extra=event("fault_points_ignored")
+        )
     return FaultPoints()
 
 
@@ -164,23 +186,47 @@ async def api_services(settings: Settings, login: DatabaseLogin) -> AsyncIterato
     pool = make_pool(
         login.url, DatabaseRole.API, application_name="effect-broker-api", size_max=API_POOL_SIZE
     )
-    async with pool:
+    clock = SystemClock()
+    ledger = FreshLedger(PostgresLedgerNumbers(pool), clock.boot_seconds)
+    async with pool, observed(settings, "api", new_executor_id()) as seen:
         await _check_schema(pool)
-        store = PostgresApiStore(pool)
+        store = PostgresApiStore(pool, signer=ring_signer(ring), observer=seen.observer)
         lacking = sorted(await store.hmac_key_ids() - ring.hmac.keys.keys())
         if lacking:
-            _log.warning("the key ring lacks hmac keys of tenants: %s", ", ".join(lacking[:5]))
-        vault = AesVault(ring)
+            names = ", ".join(lacking[:5])
+            _log.warning(
+                "the key ring lacks hmac keys of tenants: %s",
+                names,
+                extra=event("key_ring_lacks_keys", key_ids=names),
+            )
+        vault, inbox = AesVault(ring), PostgresInbox(pool)
         # No prefix and no directory: an API that renders requests has no use for a secret.
         renderers = adapters(SecretReferences("", None))
-        yield Services(
-            intake=Intake(store, renderers, ring, vault, faults.reach),
+        intake = ObservedIntake(
+            store, renderers, ring, vault, faults.reach,
+            counts=seen.metrics, spans=seen.spans, boot_seconds=clock.boot_seconds,
+        )  # fmt: skip
+        services = Services(
+            intake=intake,
             reads=store,
+            history=PostgresHistory(pool),
+            unresolved=store,
             resolving=Resolving(store, new_id),
+            approving=Approving(store, new_id),
+            batching=Batching(PostgresBatches(pool), Resolving(store, new_id)),
+            holds=partial(Holds, pool),
+            drills=PostgresDrills(pool),
+            inbox=_evidence_inbox(settings, inbox, store, vault),
+            deliveries=inbox,
+            console=ConsoleParts(
+                PostgresSessions(pool), PostgresConsole(pool), store, settings.console_origin
+            ),
             vault=vault,
             authenticator=CachedAuthentication(Authentication(pool)),
             health=partial(_health, pool, store, ring),
         )
+        async with served_beside(settings, seen, ledger) as here:
+            yield replace(services, metrics=partial(seen.page, ledger) if here else None)
 
 
 @asynccontextmanager
@@ -193,42 +239,90 @@ async def worker(settings: Settings, login: DatabaseLogin) -> AsyncIterator[tupl
     """
     from effect_broker.worker import Worker
 
+    reach = fault_points(settings).reach
+    async with _worker_parts(settings, login, "worker", reach) as (ports, repairs, seen):
+        process = cast(WorkerProcess, ports.process)
+        inbox = PostgresInbox(repairs)
+        matching = Matching(inbox, ports.store, ports.vault, new_id)
+        made = Worker(
+            login.url,
+            PostgresWorkerStore(repairs, observer=seen.observer),
+            ports,
+            process,
+            ttl_seconds=settings.heartbeat_ttl_seconds,
+            worker_concurrency=settings.worker_concurrency,
+            tenant_concurrency=settings.tenant_concurrency,
+            poll_seconds=settings.queue_poll_seconds,
+            drain_seconds=settings.drain_seconds,
+            match_deliveries=partial(match_due, inbox, matching, process.may_dispatch),
+            expired=seen.metrics.expired,
+            spans=seen.reading(PostgresTraceparents(repairs)),
+        )
+        seen.metrics.watch("runs", "Runs in this process.", lambda: made.runs)
+        seen.metrics.watch(
+            "may_dispatch",
+            "1 while this worker beats and does not drain.",
+            lambda: float(process.may_dispatch()),
+        )
+        async with served_alone(settings, seen):
+            yield made, process.executor_id
+
+
+@asynccontextmanager
+async def drill_worker(
+    settings: Settings, login: DatabaseLogin, tenant_id: UUID, drill_id: UUID
+) -> AsyncIterator[tuple[DrillWorker, str]]:
+    """Give the worker of one drill that has not begun, and its executor id.
+
+    Raises:
+        As `worker`.
+    """
+    from effect_broker.drill_worker import DrillFault, DrillWorker
+
+    fault = DrillFault()
+    async with _worker_parts(settings, login, "drill", fault.reach) as (ports, repairs, _):
+        process = cast(WorkerProcess, ports.process)
+        made = DrillWorker(
+            login.url,
+            PostgresWorkerStore(repairs),
+            PostgresDrills(repairs),
+            ports,
+            process,
+            fault,
+            (tenant_id, drill_id),
+            ttl_seconds=settings.heartbeat_ttl_seconds,
+            poll_seconds=settings.queue_poll_seconds,
+            drain_seconds=settings.drain_seconds,
+        )
+        yield made, process.executor_id
+
+
+@asynccontextmanager
+async def _worker_parts(
+    settings: Settings, login: DatabaseLogin, kind: str, reach: Callable[[str], None]
+) -> AsyncIterator[tuple[Ports, Pool, Observed]]:
+    """Give what the steps of a worker run on, the connections for all else that it does, and what
+    watches it."""
     ring = key_ring(settings)
-    faults = fault_points(settings)
     await _check_database(settings, login, DatabaseRole.WORKER)
     ttl_seconds = settings.heartbeat_ttl_seconds
     clock = SystemClock()
     process = WorkerProcess(new_executor_id(), clock, ttl_seconds)
     effects = _worker_pool(login, "effect-broker-worker", WORKER_POOL_SIZE, ttl_seconds)
     repairs = _worker_pool(login, "effect-broker-repair", REPAIR_POOL_SIZE, ttl_seconds)
-    async with effects, repairs:
-        found = await _check_schema(repairs)
-        if not found.engine_present:
-            raise ConfigurationProblem(
-                "the database has no engine schema (dbos); run `effect-broker migrate`"
-            )
+    async with effects, repairs, observed(settings, kind, process.executor_id) as seen:
+        await _check_schema(repairs)
         await _check_keys(repairs, ring, settings)
         ports = Ports(
-            store=PostgresWorkerStore(effects),
+            store=PostgresWorkerStore(effects, signer=ring_signer(ring), observer=seen.observer),
             adapters=adapters(SecretReferences(settings.secret_prefix, settings.secret_directory)),
             vault=AesVault(ring),
             clock=clock,
             process=process,
             new_id=new_id,
-            reach=faults.reach,
+            reach=reach,
         )
-        made = Worker(
-            login.url,
-            PostgresWorkerStore(repairs),
-            ports,
-            process,
-            ttl_seconds=ttl_seconds,
-            worker_concurrency=settings.worker_concurrency,
-            tenant_concurrency=settings.tenant_concurrency,
-            poll_seconds=settings.queue_poll_seconds,
-            drain_seconds=settings.drain_seconds,
-        )
-        yield made, process.executor_id
+        yield ports, repairs, seen
 
 
 async def _check_keys(pool: Pool, ring: KeyRing, settings: Settings) -> None:
@@ -266,10 +360,12 @@ async def reconciler(
     await _check_database(settings, login, DatabaseRole.WORKER)
     ttl_seconds = settings.heartbeat_ttl_seconds
     pool = _worker_pool(login, "effect-broker-reconciler", REPAIR_POOL_SIZE, ttl_seconds)
-    async with pool:
+    executor_id = new_executor_id()
+    async with pool, observed(settings, "reconciler", executor_id) as seen:
         await _check_schema(pool)
-        executor_id = new_executor_id()
-        yield Reconciler(PostgresWorkerStore(pool), executor_id, faults), executor_id
+        store = PostgresWorkerStore(pool, observer=seen.observer)
+        async with served_alone(settings, seen):
+            yield Reconciler(store, executor_id, faults), executor_id
 
 
 def migrate(settings: Settings, login: DatabaseLogin) -> MigrationReport:
@@ -307,6 +403,15 @@ def _account_in(url: str | None) -> tuple[str, str | None] | None:
 
 
 # Parts ---------------------------------------------------------------------------------------
+
+
+def _evidence_inbox(
+    settings: Settings, inbox: PostgresInbox, store: PostgresApiStore, vault: AesVault
+) -> EvidenceInbox:
+    """Make the one part of the API that knows secrets: those of webhooks, by their own prefix."""
+    references = SecretReferences(settings.webhook_secret_prefix, settings.webhook_secret_directory)
+    matching = Matching(inbox, store, vault, new_id)
+    return EvidenceInbox(inbox, matching, vault, references, SystemClock().boot_seconds, new_id)
 
 
 def _worker_pool(login: DatabaseLogin, name: str, size_max: int, ttl_seconds: float) -> Pool:

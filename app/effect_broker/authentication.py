@@ -1,7 +1,7 @@
 """API keys on every request: a hot key does not cost a round trip each time.
 
-Owns how long an answer about a key may be used again. A key that is revoked, a tenant that is
-disabled and a key that is new are seen after `CACHE_SECONDS` at the latest, counted from before
+Owns how long an answer about a key may be used again. A key that is revoked or has expired, a tenant
+that is disabled and a key that is new are seen after `CACHE_SECONDS` at the latest, counted from before
 the database was asked. Keys themselves are never kept, only their SHA-256, by which they are
 also found: what takes time on a wrong key is looking up a hash, which tells nothing of the key.
 
@@ -70,10 +70,10 @@ class CachedAuthentication:
         """Return whom the key belongs to.
 
         Raises:
-            Unauthenticated: no such key, or revoked. TenantDisabled: known, and not served.
+            Unauthenticated: no such key, revoked or expired. TenantDisabled: known, and not served.
             StoreError: nothing is known.
         """
-        digest = hashlib.sha256(api_key.encode()).digest()
+        digest = _digest_of(api_key)
         fresh_from = self._boot_seconds() - self._cache_seconds
         answer = self._known.recall(digest, fresh_from) or self._refused.recall(digest, fresh_from)
         if answer is None:
@@ -82,6 +82,10 @@ class CachedAuthentication:
             return answer
         # A new one each time: a raised exception collects the frames of whoever raised it.
         raise copy(answer)
+
+    def has_served(self, api_key: str) -> bool:
+        """Whether the key was a good one when it was asked for last, however long ago."""
+        return self._known.holds(_digest_of(api_key))
 
     async def _asked(self, digest: bytes, api_key: str) -> _Answer:
         """Ask the source, together with every other request for this key that waits now."""
@@ -128,5 +132,12 @@ class _Remembered:
         while len(self._entries) > self._entries_max:
             self._entries.popitem(last=False)
 
+    def holds(self, digest: bytes) -> bool:
+        return digest in self._entries
+
     def forget(self, digest: bytes) -> None:
         self._entries.pop(digest, None)
+
+
+def _digest_of(api_key: str) -> bytes:
+    return hashlib.sha256(api_key.encode()).digest()

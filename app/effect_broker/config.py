@@ -10,13 +10,25 @@ EFFECT_BROKER_KEY_RING[_FILE]       see effect_broker.keyring
 EFFECT_BROKER_LOST_KEY_IDS          encryption keys that are lost for good, separated by commas
 EFFECT_BROKER_SECRET_PREFIX         `env:` references resolve below this prefix only
 EFFECT_BROKER_SECRET_DIRECTORY      `file:` references resolve below this directory only
+EFFECT_BROKER_WEBHOOK_SECRET_PREFIX     the same for the secrets of webhooks, which the API
+EFFECT_BROKER_WEBHOOK_SECRET_DIRECTORY  resolves (and no others); workers do not
+EFFECT_BROKER_CONSOLE_ORIGIN        what browsers call this site, behind a proxy (https://…)
 EFFECT_BROKER_WORKER_CONCURRENCY    runs that a worker holds at once (default 400)
 EFFECT_BROKER_TENANT_CONCURRENCY    of these, one tenant's (default: a quarter, at least 1)
 EFFECT_BROKER_DRAIN_SECONDS         how long SIGTERM lets sends run (default 60)
+EFFECT_BROKER_TENANT_REQUESTS_PER_SECOND  of one tenant to one API process (default: no limit)
+EFFECT_BROKER_TENANT_REQUESTS_BURST       of these, at once (default: twice that number)
+EFFECT_BROKER_METRICS               whether the API serves /metrics on its own port (default true)
+EFFECT_BROKER_METRICS_PORT          /metrics on a port of its own, in every process (default: none)
+EFFECT_BROKER_METRICS_HOST          the address of that port (default 127.0.0.1)
+EFFECT_BROKER_LOG_LEVEL             DEBUG, INFO (default), WARNING, ERROR or CRITICAL
+EFFECT_BROKER_LOG_FORMAT            `text` or `json` (default: json in production)
+EFFECT_BROKER_TRACING               spans to the collector that OTEL_* name (default false)
 """
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from pathlib import Path
 
@@ -55,6 +67,13 @@ class Environment(StrEnum):
     PRODUCTION = "production"
 
 
+class LogFormat(StrEnum):
+    """How a line of the log is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 class Role(StrEnum):
     """Whose database login a process uses."""
 
@@ -79,13 +98,25 @@ class Settings(BaseSettings):
     home: Path = Path(".effect-broker")
     secret_prefix: str = "EFFECT_BROKER_SECRET_"
     secret_directory: Path | None = None
+    webhook_secret_prefix: str = "EFFECT_BROKER_WEBHOOK_KEY_"
+    webhook_secret_directory: Path | None = None
+    console_origin: str | None = None
     heartbeat_ttl_seconds: float = Field(default=HEARTBEAT_TTL_SECONDS, ge=0.5, le=60.0)
     worker_concurrency: int = Field(default=WORKER_CONCURRENCY, ge=1, le=10_000)
     tenant_concurrency: int | None = Field(default=None, ge=1, le=10_000)
+    tenant_requests_per_second: float | None = Field(
+        default=None, ge=0.1, le=1e6, allow_inf_nan=False
+    )
+    tenant_requests_burst: int | None = Field(default=None, ge=1, le=10_000_000)
     queue_poll_seconds: float = Field(default=QUEUE_POLL_SECONDS, ge=0.005, le=10.0)
     drain_seconds: float = Field(default=DRAIN_SECONDS, ge=1.0, le=3600.0)
     lost_key_ids: str = ""
     log_level: str = "INFO"
+    log_format: LogFormat | None = None
+    metrics: bool = True
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    tracing: bool = False
 
     @field_validator(
         "database_url", "api_database_url", "worker_database_url", "migrate_database_url"
@@ -98,10 +129,27 @@ class Settings(BaseSettings):
             raise ValueError("must begin with postgresql://")
         return url
 
+    @field_validator("console_origin")
+    @classmethod
+    def _origin(cls, origin: str | None) -> str | None:
+        if not origin:
+            return None
+        # As browsers write it: lower case, no path, an IPv6 address in brackets.
+        if not re.fullmatch(r"https?://([a-z0-9.\-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?", origin):
+            raise ValueError("must be like https://broker.example, without a path")
+        return origin
+
     @property
     def production(self) -> bool:
         """Whether development conveniences are refused."""
         return self.env is Environment.PRODUCTION
+
+    @property
+    def json_logs(self) -> bool:
+        """Whether a line of the log is a JSON object."""
+        if self.log_format is None:
+            return self.production
+        return self.log_format is LogFormat.JSON
 
     @property
     def given_up_key_ids(self) -> frozenset[str]:

@@ -26,14 +26,17 @@ from uuid import UUID
 
 from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer
 from dbos import _serialization as dbos_serialization
+from dbos._error import DBOSInitializationError
 
 from effect_broker import hosting
 from effect_broker.config import ENGINE_POOL_SIZE
 from effect_broker.engine_log import quiet_engine_log
+from effect_broker.log_events import event
 from effect_broker.protocol import steps
 from effect_broker.protocol.conclusion import Next, View
 from effect_broker.protocol.ports import EffectMissing, Ports, StoreError, VaultError
 from effect_broker.protocol.run import StepResult, drive
+from effect_broker.tracing import Spans
 from effect_broker.turns import Turns, give_up_turn
 
 _log = logging.getLogger(__name__)
@@ -81,6 +84,7 @@ class _Slot:
         self.fit: Callable[[], Awaitable[None]] | None = None
         self.running: Counter[str] = Counter()
         self.turns = Turns()
+        self.spans = Spans()
         self.said: set[str] = set()
 
     def require(self) -> Ports:
@@ -106,32 +110,62 @@ class _Slot:
 _slot = _Slot()
 
 
+async def _traced(
+    name: str, tenant_id: str, effect_id: str, step: Callable[[], Awaitable[View]]
+) -> StepResult:
+    """Run a step as soon as the process is fit for it, in a span of its own."""
+    await _slot.fit_to_go_on()
+    async with _slot.spans.step(name, tenant_id, effect_id) as ended:
+        result = await _guarded(name, effect_id, step)
+        ended(result)
+        return result
+
+
 async def _guarded(name: str, effect_id: str, step: Callable[[], Awaitable[View]]) -> StepResult:
     """Run a step; whatever goes wrong becomes the end of the run, without a text of its own."""
-    await _slot.fit_to_go_on()
     try:
         seen = await step()
         if seen.alert is not None:
-            _log.error("alert %s: effect %s, see its history", seen.alert.value, effect_id)
+            _log.error(
+                "alert %s: effect %s, see its history",
+                seen.alert.value,
+                effect_id,
+                extra=event("alert_raised", alert=seen.alert.value, effect_id=effect_id),
+            )
         return seen.to_json()
     except (StoreError, EffectMissing) as problem:
-        _log.warning("step %s of effect %s: %s", name, effect_id, type(problem).__name__)
-        return _end(type(problem).__name__)
+        kind = type(problem).__name__
+        _log.warning(
+            "step %s of effect %s: %s",
+            name,
+            effect_id,
+            kind,
+            extra=event("step_ended", step=name, effect_id=effect_id, problem=kind),
+        )
+        return _end(kind)
     except VaultError as problem:
         # Its text holds a key id at most, and it is the same for every effect under that key.
+        kind = type(problem).__name__
+        named = event("payload_unreadable", step=name, effect_id=effect_id, problem=kind)
         if str(problem) in _slot.said:
-            _log.warning("step %s of effect %s: %s again", name, effect_id, type(problem).__name__)
+            _log.warning("step %s of effect %s: %s again", name, effect_id, kind, extra=named)
         else:
             _slot.said.add(str(problem))
-            _log.error("step %s of effect %s: %s", name, effect_id, problem)
-        return _end(type(problem).__name__)
+            _log.error("step %s of effect %s: %s", name, effect_id, problem, extra=named)
+        return _end(kind)
     except Exception as problem:
         # Frames only: the exception's text may hold arguments.
         frames = "".join(traceback.format_tb(problem.__traceback__))
+        kind = type(problem).__name__
         _log.error(
-            "step %s of effect %s failed: %s\n%s", name, effect_id, type(problem).__name__, frames
+            "step %s of effect %s failed: %s\n%s",
+            name,
+            effect_id,
+            kind,
+            frames,
+            extra=event("step_failed", step=name, effect_id=effect_id, problem=kind),
         )
-        return _end(type(problem).__name__)
+        return _end(kind)
 
 
 def _end(reason: str) -> StepResult:
@@ -141,7 +175,7 @@ def _end(reason: str) -> StepResult:
 @DBOS.step(name="reserve")
 async def _reserve(tenant_id: str, effect_id: str, generation: int) -> StepResult:
     step = partial(steps.reserve, _slot.require(), UUID(tenant_id), UUID(effect_id), generation)
-    return await _guarded("reserve", effect_id, step)
+    return await _traced("reserve", tenant_id, effect_id, step)
 
 
 @DBOS.step(name="dispatch")
@@ -150,14 +184,14 @@ async def _dispatch(tenant_id: str, effect_id: str, version: int, ordinal: int) 
     step = partial(
         steps.dispatch, _slot.require(), UUID(tenant_id), UUID(effect_id), version, ordinal
     )
-    return await _guarded("dispatch", effect_id, step)
+    return await _traced("dispatch", tenant_id, effect_id, step)
 
 
 @DBOS.step(name="probe")
 async def _probe(tenant_id: str, effect_id: str, version: int) -> StepResult:
     give_up_turn()
     step = partial(steps.probe, _slot.require(), UUID(tenant_id), UUID(effect_id), version)
-    return await _guarded("probe", effect_id, step)
+    return await _traced("probe", tenant_id, effect_id, step)
 
 
 class _Calls:
@@ -186,6 +220,18 @@ async def _effect_run(tenant_id: str, effect_id: str, generation: int) -> str:
             return await drive(_Calls(tenant_id, effect_id, generation))
 
 
+class EngineAway(Exception):
+    """The engine's schema is missing, older than this release, or being made anew by `migrate`."""
+
+
+def _engine_is_away(problem: Exception) -> bool:
+    """Whether the engine has met a schema that is not there, or not yet whole."""
+    if isinstance(problem, DBOSInitializationError):
+        return True
+    state = getattr(getattr(problem, "orig", None), "sqlstate", None)
+    return state in hosting.ENGINE_MISSING_SQLSTATES
+
+
 class Host:
     """One launched DBOS executor.
 
@@ -196,6 +242,8 @@ class Host:
         worker_concurrency: runs in flight at once in this process.
         tenant_concurrency: of these, one tenant's; None for the usual share.
         poll_seconds: how often the queue is polled.
+        queue_name: what this process claims from; runs that it hands on go to the ordinary queue.
+        spans: traces each step.
     """
 
     def __init__(
@@ -207,7 +255,11 @@ class Host:
         worker_concurrency: int,
         tenant_concurrency: int | None,
         poll_seconds: float,
+        queue_name: str = hosting.QUEUE_NAME,
+        spans: Spans | None = None,
     ) -> None:
+        self._spans = spans or Spans()
+        self._queue_name = queue_name
         share = max(1, int(worker_concurrency * hosting.TENANT_SHARE))
         self._tenant_concurrency = min(tenant_concurrency or share, worker_concurrency)
         self._url = url
@@ -221,12 +273,24 @@ class Host:
         """Register the queue, then start to claim runs on the running event loop.
 
         Raises:
-            Exception: the database is not reachable, or the `dbos` schema is missing or older.
+            EngineAway: the `dbos` schema is missing, older, or being made anew; nothing has
+                started, and it may be tried again.
+            Exception: the database is not reachable.
         """
         quiet_engine_log()
         refuse_pickle()
         _slot.ports = self._ports
         _slot.fit = self._fit
+        _slot.spans = self._spans
+        try:
+            await self._launch()
+        except Exception as problem:
+            if not _engine_is_away(problem):
+                raise
+            await self.drain(0.0)
+            raise EngineAway(type(problem).__name__) from None
+
+    async def _launch(self) -> None:
         self._client = await asyncio.to_thread(self._new_client)
         # Before the first poll: a worker without a limit would claim the whole backlog at once.
         await self.ensure_queue()
@@ -245,13 +309,14 @@ class Host:
             "console_log_level": "WARNING",
         }
         DBOS(config=config)
-        DBOS.listen_queues([hosting.QUEUE_NAME])
+        DBOS.listen_queues([self._queue_name])
         DBOS.launch()
 
     async def drain(self, timeout_seconds: float) -> None:
         """Stop claiming, let running steps end for at most `timeout_seconds`, and shut down."""
         if self._client is not None:
             await asyncio.to_thread(self._client.destroy)
+            self._client = None
         await asyncio.to_thread(
             DBOS.destroy, workflow_completion_timeout_sec=max(1, round(timeout_seconds))
         )
@@ -262,7 +327,7 @@ class Host:
         """Register the queue, parted by tenant; a recreated schema comes back without it."""
         assert self._client is not None
         await self._client.register_queue_async(
-            hosting.QUEUE_NAME,
+            self._queue_name,
             worker_concurrency=self._worker_concurrency,
             partition_worker_concurrency=self._tenant_concurrency,
             polling_interval_sec=self._poll_seconds,
@@ -282,6 +347,16 @@ class Host:
     async def resume(self, run_ids: list[str]) -> None:
         """Put runs back into the queue that are pending on this executor but not running."""
         await DBOS.resume_workflows_async(run_ids, queue_name=hosting.QUEUE_NAME)
+
+    async def take_over(self, run_id: str, queue_name: str) -> None:
+        """Move a run into the ordinary queue, and remove the queue of its drill."""
+        await self.resume([run_id])
+        await self.remove_queue(queue_name)
+
+    async def remove_queue(self, queue_name: str) -> None:
+        """Forget the queue of a drill that is over."""
+        assert self._client is not None
+        await self._client.delete_queue_async(queue_name)
 
     @property
     def running(self) -> frozenset[str]:

@@ -25,6 +25,8 @@ from typing import Final
 # The DBOS workflow and the queue it is claimed from.
 WORKFLOW_NAME: Final = "effect_run"
 QUEUE_NAME: Final = "effects"
+# The queue of one drill, which its own worker alone listens to (`effect_broker.drills`).
+_DRILL_QUEUE_PREFIX: Final = "effects-drill-"
 
 # A run is in the part of the queue that is named after its tenant (`enqueue_run` in SQL). The share
 # of one tenant: a quarter of a worker's slots, so that three tenants whose targets hang leave room.
@@ -35,6 +37,23 @@ TENANT_SHARE: Final = 0.25
 APPLICATION_VERSION: Final = "effect-broker-1"
 APPLICATION_NAME: Final = "effect-broker"
 DBOS_SCHEMA: Final = "dbos"
+
+# What a query on the engine's tables meets while its schema is away, is being made anew, or has
+# not been granted again.
+ENGINE_MISSING_SQLSTATES: Final = frozenset(
+    {
+        "42P01",  # undefined_table
+        "42703",  # undefined_column
+        "42883",  # undefined_function
+        "3F000",  # invalid_schema_name
+        "42501",  # insufficient_privilege
+    }
+)
+
+
+def drill_queue_name(drill_id: object) -> str:
+    """Return the name of a drill's queue."""
+    return f"{_DRILL_QUEUE_PREFIX}{drill_id}"
 
 
 def workflow_id(effect_id: object, generation: int) -> str:

@@ -25,6 +25,8 @@ from effect_broker.protocol.ports import (
     ContractMoved,
     EffectMissing,
     Intent,
+    LinkRefusal,
+    LinkRefused,
     Sealed,
     StoreBusy,
     Vault,
@@ -46,8 +48,11 @@ from effect_contracts.errors import (
     Forbidden,
     InvalidArguments,
     InvalidPayload,
+    InvalidRequest,
     PayloadConflict,
     PayloadReason,
+    RequestReason,
+    TransitionRefused,
     UnknownTool,
 )
 
@@ -59,10 +64,16 @@ _CONTRACT_READS_MAX: Final = 3
 
 
 class Scope(StrEnum):
-    """What an API key may be made for."""
+    """What an API key may be made for; none includes another but `effects`."""
 
-    EFFECTS = "effects"  # submit and read
-    OPERATE = "operate"  # conclude what has become of an effect
+    SUBMIT = "submit"  # make effects, hurry them, and withdraw them before a first attempt
+    READ = "read"  # see effects, receipts, histories, holds and decisions
+    OPERATE = "operate"  # conclude what has become of an effect, approve, hold
+    ADMIN = "admin"  # touch the running deployment: arm and disarm drills
+    EFFECTS = "effects"  # short for the first two
+
+
+_SHORT: Final = frozenset({Scope.SUBMIT, Scope.READ})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +90,14 @@ class Tenant:
     credential: str
     scopes: frozenset[str] = frozenset()
 
+    def may(self, scope: Scope) -> bool:
+        """Whether the credential has the right."""
+        short = scope in _SHORT and Scope.EFFECTS.value in self.scopes
+        return short or scope.value in self.scopes
+
     def require(self, scope: Scope) -> None:
-        """Raise `Forbidden` if the credential lacks the scope."""
-        if scope.value not in self.scopes:
+        """Raise `Forbidden` if the credential lacks the right."""
+        if not self.may(scope):
             raise Forbidden(scope=scope.value)
 
 
@@ -93,14 +109,20 @@ class EffectRequest:
         operation_key: the caller's stable name of the business intent.
         arguments: a JSON object; part of the identity, as are tool and contract.
         trace_id: for the reader; no part of the identity.
+        traceparent: the trace context of the submit (W3C); no part of the identity either.
         send_before: no first attempt may start at or after this moment.
+        parent_id: the effect that delegates this one; fixed by the first submit.
+        compensates_id: the effect that this one undoes when it succeeds; likewise.
     """
 
     operation_key: str
     tool: str
     arguments: Mapping[str, JsonValue] = field(repr=False)
     trace_id: str | None = None
+    traceparent: str | None = None
     send_before: datetime | None = None
+    parent_id: UUID | None = None
+    compensates_id: UUID | None = None
 
 
 class IntakeStore(Protocol):
@@ -174,6 +196,8 @@ class Intake:
                 break
             except ContractMoved:
                 self._store.forget_contract(request.tool)
+            except LinkRefused as refused:
+                raise await self._refused_link(tenant, request, effect_id, refused) from None
         else:
             raise StoreBusy("the active contract of the tool changes too fast")
         self._reach(FaultPoint.AFTER_SUBMIT_COMMIT)
@@ -221,8 +245,27 @@ class Intake:
             preview=document.preview(arguments),
             requested_by=f"caller:{tenant.credential}",
             trace_id=request.trace_id,
+            traceparent=request.traceparent,
             send_before=request.send_before,
+            parent_id=request.parent_id,
+            compensates_id=request.compensates_id,
         )
+
+    async def _refused_link(
+        self, tenant: Tenant, request: EffectRequest, effect_id: UUID, refused: LinkRefused
+    ) -> EffectError:
+        """What a caller is told of a link that cannot be; nothing was stored."""
+        place = "/compensates" if request.compensates_id is not None else "/parent_effect_id"
+        match refused.why:
+            case LinkRefusal.MISSING:
+                return InvalidRequest(RequestReason.NO_SUCH_EFFECT, field=place)
+            case LinkRefusal.ANOTHER:
+                intent = await self._store.intent(tenant.tenant_id, effect_id)
+                return PayloadConflict(field=place, effect_id=effect_id, state=intent.state)
+            case LinkRefusal.NOT_COMPENSABLE:
+                assert request.compensates_id is not None
+                other = await self._store.intent(tenant.tenant_id, request.compensates_id)
+                return TransitionRefused(state=other.state)
 
     async def _check(self, document: ContractDocument, arguments: JsonValue) -> None:
         """Check the arguments; a check that takes long does not hold up the other requests.

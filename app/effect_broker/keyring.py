@@ -4,12 +4,14 @@ A key ring is one JSON document, given by EFFECT_BROKER_KEY_RING_FILE (a mounted
 EFFECT_BROKER_KEY_RING (the document itself):
 
     {"encryption": {"active": "2026-11", "keys": {"2026-11": "<base64, 32 bytes>"}},
-     "hmac":       {"active": "2026-11", "keys": {"2026-11": "<base64, 32 bytes or more>"}}}
+     "hmac":       {"active": "2026-11", "keys": {"2026-11": "<base64, 32 bytes or more>"}},
+     "signing":    {"active": "2026-11", "keys": {"2026-11": "<base64, 32 bytes>"}}}
 
 Encryption keys protect stored arguments, wire requests and results; a row names its key, so that
 keys rotate by adding one and making it active. HMAC keys derive downstream keys; the id is stored
-with the effect, so that a rotation affects new effects only. A ring with `"development": true` is
-refused in production.
+with the effect, so that a rotation affects new effects only. Signing keys are Ed25519 seeds; they
+sign receipts, and only their public halves leave this module. A ring without `signing` is good: its
+receipts are unsigned. A ring with `"development": true` is refused in production.
 """
 
 from __future__ import annotations
@@ -17,16 +19,19 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import secrets
 from pathlib import Path
 from typing import Annotated
 from uuid import UUID
 
 from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from effect_broker.protocol.ports import Sealed, VaultError
+from effect_broker.protocol.ports import ReceiptSignature, Sealed, VaultError
+from effect_contracts.signed_receipts import ALGORITHM, KEY_ID_PATTERN, signed_bytes
 
 ENV_KEY_RING = "EFFECT_BROKER_KEY_RING"
 ENV_KEY_RING_FILE = "EFFECT_BROKER_KEY_RING_FILE"
@@ -36,6 +41,8 @@ _AES_KEY_BYTES = 32
 _NONCE_BYTES = 12
 # HMAC-SHA-256 keys: RFC 2104 discourages keys shorter than the hash's output.
 _HMAC_KEY_BYTES_MIN = 32
+# A private key of RFC 8032 5.1.5.
+_ED25519_SEED_BYTES = 32
 
 
 class KeyRingProblem(Exception):
@@ -74,6 +81,7 @@ class KeyRing(BaseModel):
 
     encryption: _Keys
     hmac: _Keys
+    signing: _Keys | None = None
     development: bool = False
 
     @model_validator(mode="after")
@@ -82,6 +90,12 @@ class KeyRing(BaseModel):
             raise ValueError(f"an encryption key is not {_AES_KEY_BYTES} bytes long")
         if any(len(key) < _HMAC_KEY_BYTES_MIN for key in self.hmac.keys.values()):
             raise ValueError(f"an hmac key is shorter than {_HMAC_KEY_BYTES_MIN} bytes")
+        for key_id, seed in ({} if self.signing is None else self.signing.keys).items():
+            if len(seed) != _ED25519_SEED_BYTES:
+                raise ValueError(f"a signing key is not {_ED25519_SEED_BYTES} bytes long")
+            # The id is written beside each signature, and printed by whoever verifies one.
+            if not re.fullmatch(KEY_ID_PATTERN, key_id):
+                raise ValueError("a signing key's id is not 1 to 64 printable ASCII characters")
         return self
 
     def hmac_key(self, key_id: str) -> bytes:
@@ -149,10 +163,11 @@ def new_key_ring(key_id: str, *, development: bool) -> str:
     """Return the text of a fresh ring with random keys."""
 
     def keys() -> dict[str, object]:
+        # 32 random bytes are an AES-256 key, an HMAC key and an Ed25519 seed alike.
         key = base64.b64encode(secrets.token_bytes(_AES_KEY_BYTES)).decode()
         return {"active": key_id, "keys": {key_id: key}}
 
-    ring: dict[str, object] = {"encryption": keys(), "hmac": keys()}
+    ring: dict[str, object] = {"encryption": keys(), "hmac": keys(), "signing": keys()}
     if development:
         ring["development"] = True
     return json.dumps(ring, indent=2) + "\n"
@@ -190,6 +205,37 @@ class AesVault:
             return cipher.decrypt(nonce, body, _associated(tenant_id, effect_id, column))
         except (InvalidTag, ValueError):
             raise VaultError(f"a payload under key {sealed.key_id!r} cannot be opened") from None
+
+
+class RingSigner:
+    """The signer of `effect_broker.protocol.ports` over a key ring's active signing key."""
+
+    def __init__(self, keys: _Keys) -> None:
+        self._key_id = keys.active
+        self._key = Ed25519PrivateKey.from_private_bytes(keys.keys[keys.active])
+
+    @property
+    def key_id(self) -> str:
+        """The key that signs."""
+        return self._key_id
+
+    def sign(self, content: bytes) -> ReceiptSignature:
+        """Sign a receipt's content; Ed25519 needs no randomness, so the same again is the same."""
+        return ReceiptSignature(self._key_id, ALGORITHM, self._key.sign(signed_bytes(content)))
+
+
+def ring_signer(ring: KeyRing) -> RingSigner | None:
+    """Return what signs with this ring, None where it holds no signing key."""
+    return None if ring.signing is None else RingSigner(ring.signing)
+
+
+def ring_public_keys(ring: KeyRing) -> dict[str, bytes]:
+    """Return the public halves of all signing keys, raw, by key id; the active one and the old."""
+    seeds = {} if ring.signing is None else ring.signing.keys
+    return {
+        key_id: Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+        for key_id, seed in seeds.items()
+    }
 
 
 def _associated(tenant_id: UUID, effect_id: UUID, column: str) -> bytes:

@@ -21,6 +21,53 @@ PAGE_LIMIT_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
+class Children:
+    """How the effects stand that an effect has delegated.
+
+    Attributes:
+        succeeded: also those that were undone later.
+        failed: finally, or cancelled.
+        unresolved: wait for evidence or for a person; the rest is on its way.
+    """
+
+    total: int
+    succeeded: int
+    failed: int
+    unresolved: int
+
+    @property
+    def settled(self) -> int:
+        """How many are final."""
+        return self.succeeded + self.failed
+
+    @property
+    def outcome(self) -> str | None:
+        """What they come to together: all `succeeded`, all `failed`, `mixed`; None until then."""
+        if self.settled < self.total or not self.total:
+            return None
+        if self.succeeded == self.total:
+            return "succeeded"
+        return "failed" if self.failed == self.total else "mixed"
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """What an effect is to others, and they to it.
+
+    Attributes:
+        compensated_by: the latest effect that is to undo it, with its state.
+    """
+
+    parent_id: UUID | None = None
+    compensates_id: UUID | None = None
+    children: Children | None = None
+    compensated_by: tuple[UUID, EffectState] | None = None
+
+
+NO_LINKS = Links()
+
+
+@dataclass(frozen=True, slots=True)
 class EffectDetail:
     """One effect as it stands.
 
@@ -40,6 +87,17 @@ class EffectDetail:
     now: datetime
     alert: Alert | None = None
     attempts: tuple[AttemptRow, ...] = ()
+    links: Links = NO_LINKS
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureRecord:
+    """A signature that was added to a receipt; the moment is the database's and is not signed."""
+
+    key_id: str
+    algorithm: str
+    signature: bytes
+    signed_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +108,7 @@ class ReceiptRecord:
     content: bytes
     digest: bytes
     result: Sealed | None
+    signatures: tuple[SignatureRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +135,7 @@ class EffectFilter:
         states: any of these.
         unresolved: True for effects that are not final.
         created_before: for "older than": created at or before this moment (database clock).
+        parent_id: delegated by this effect.
         older_than_seconds: like `created_before`, counted back from the database's now.
     """
 
@@ -85,6 +145,7 @@ class EffectFilter:
     operation_prefix: str | None = None
     older_than_seconds: float | None = None
     unresolved: bool = False
+    parent_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)

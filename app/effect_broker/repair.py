@@ -1,7 +1,8 @@
 """Repair: the loops that keep every effect moving although processes, engine and database fail.
 
     beat       tells the peers that this executor lives (database clock)
-    reap       hands the runs of executors whose heartbeat is dead back to the queue
+    reap       hands the runs of executors whose heartbeat is dead back to the queue; those of a
+               drill's own worker come to the ordinary one
     orphans    does the same for runs that are pending on this executor but not in it
     reconcile  starts a new generation for effects that are due and have no live run
     queue      registers the queue again if the engine's schema came back without it
@@ -22,9 +23,11 @@ from uuid import UUID
 
 from effect_adapters.base import Reach
 from effect_broker.faultpoints import FaultPoint
-from effect_broker.protocol import changes
+from effect_broker.log_events import event
+from effect_broker.protocol import changes, compensation
 from effect_broker.protocol.ports import EffectMissing, EffectStore, StoreError
 from effect_contracts.backoff import exponential_seconds
+from effect_contracts.facts import EffectState
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +54,16 @@ class DueEffect:
     generation: int
 
 
+@dataclass(frozen=True, slots=True)
+class EndedCompensation:
+    """A final effect that was to undo another one."""
+
+    tenant_id: UUID
+    effect_id: UUID
+    compensates_id: UUID
+    state: EffectState
+
+
 class RunStore(Protocol):
     """What repair asks the store about executors, runs and effects, all on its clock."""
 
@@ -72,8 +85,35 @@ class RunStore(Protocol):
     async def release_lifted(self, limit: int) -> int:
         """Let effects go on whose hold was lifted; return how many."""
 
+    async def ended_compensations(self, limit: int) -> Sequence[EndedCompensation]:
+        """Return compensations that have ended and whose meaning was not written yet."""
+
+    async def settle_link(self, tenant_id: UUID, effect_id: UUID) -> None:
+        """Note that what a compensation means was written."""
+
     async def queue_registered(self) -> bool:
         """Return whether the engine's queue exists; True if its whole schema is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrilledRun:
+    """The first run of a drilled effect, which the drill's worker does not drive any more."""
+
+    run_id: str
+    queue_name: str
+
+
+class DrilledRuns(Protocol):
+    """What repair asks the store about drills."""
+
+    async def abandoned_drilled_runs(self) -> Sequence[DrilledRun]:
+        """Return runs in a drill's queue whose worker is dead, or was too late."""
+
+
+class DrillHost(Protocol):
+    """What repair asks the engine's host to do for drills."""
+
+    async def take_over(self, run_id: str, queue_name: str) -> None: ...
 
 
 class RunHost(Protocol):
@@ -96,8 +136,30 @@ async def reap(store: RunStore, host: RunHost, own_executor_id: str) -> int:
         return 0
     count = await host.recover(dead)
     if count:
-        _log.warning("handed back %d runs of dead executors %s", count, ", ".join(dead))
+        names = ", ".join(dead)
+        _log.warning(
+            "handed back %d runs of dead executors %s",
+            count,
+            names,
+            extra=event("runs_reaped", runs=count, executor_ids=names),
+        )
     return count
+
+
+async def take_over_drills(store: DrilledRuns, host: DrillHost) -> int:
+    """Move the runs of lost drill workers into the ordinary queue; return how many.
+
+    From there on nothing tells them from the runs of any worker that was lost.
+    """
+    runs = await store.abandoned_drilled_runs()
+    for run in runs:
+        await host.take_over(run.run_id, run.queue_name)
+        _log.warning(
+            "took over run %s of a drill",
+            run.run_id,
+            extra=event("drill_taken_over", run_id=run.run_id),
+        )
+    return len(runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +188,10 @@ class Orphans:
         orphans = self._due([run_id for run_id in pending if run_id not in running])
         if orphans:
             await host.resume(orphans)
-            _log.warning("handed back %d orphaned runs", len(orphans))
+            count = len(orphans)
+            _log.warning(
+                "handed back %d orphaned runs", count, extra=event("orphans_resumed", runs=count)
+            )
         return len(orphans)
 
     def _due(self, run_ids: Sequence[str]) -> list[str]:
@@ -156,7 +221,25 @@ async def restore_queue(store: RunStore, host: RunHost) -> None:
     """Register the queue if it is missing although the engine's schema is there."""
     if not await store.queue_registered():
         await host.ensure_queue()
-        _log.warning("registered the queue again")
+        _log.warning("registered the queue again", extra=event("queue_registered"))
+
+
+async def settle_compensations(runs: RunStore, effects: EffectStore, actor: str) -> None:
+    """Mark as compensated what a linked effect has undone; one that has failed changes nothing."""
+    for ended in await runs.ended_compensations(RECONCILE_BATCH):
+        try:
+            if ended.state is EffectState.SUCCEEDED:
+                plan = partial(compensation.undo, by=ended.effect_id, actor=actor)
+                await effects.change(ended.tenant_id, ended.compensates_id, plan)
+            await runs.settle_link(ended.tenant_id, ended.effect_id)
+        except StoreError as problem:
+            kind = type(problem).__name__
+            _log.warning(
+                "compensation %s: %s",
+                ended.effect_id,
+                kind,
+                extra=event("compensation_unsettled", effect_id=str(ended.effect_id), problem=kind),
+            )
 
 
 async def reconcile(
@@ -171,8 +254,13 @@ async def reconcile(
     What a hold has parked and holds no longer is due too.
     """
     started = 0
+    await settle_compensations(runs, effects, actor)
     if released := await runs.release_lifted(RECONCILE_BATCH):
-        _log.info("%d effects go on: what held them was lifted", released)
+        _log.info(
+            "%d effects go on: what held them was lifted",
+            released,
+            extra=event("holds_released", effects=released),
+        )
     for due in await runs.due_effects(RECONCILE_BATCH):
         if not may_go_on():
             break
@@ -184,7 +272,13 @@ async def reconcile(
             continue
         except StoreError as problem:
             # One effect that is locked or troubled must not keep the others waiting.
-            _log.warning("requeue of effect %s: %s", due.effect_id, type(problem).__name__)
+            kind = type(problem).__name__
+            _log.warning(
+                "requeue of effect %s: %s",
+                due.effect_id,
+                kind,
+                extra=event("requeue_failed", effect_id=str(due.effect_id), problem=kind),
+            )
             continue
         reach(FaultPoint.AFTER_REQUEUE_COMMIT)
     return started

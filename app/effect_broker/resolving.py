@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 from effect_broker.protocol import resolution as rules
-from effect_broker.protocol.ports import CommitUnknown, Plan, StaleWrite
+from effect_broker.protocol.ports import CommitUnknown, EffectMissing, Plan, StaleWrite
 from effect_broker.protocol.resolution import Refusal, Resolution, Resolved
-from effect_contracts.canonical import JsonValue, canonical_bytes
+from effect_contracts.canonical import JsonValue, canonical_bytes, parse_strict
 from effect_contracts.errors import (
     DecisionConflict,
     InvalidRequest,
     RequestReason,
+    SecondPersonRequired,
     StaleVersion,
     StorageUnavailable,
     TooEarly,
@@ -93,6 +95,18 @@ class ResolutionRecord:
     recorded_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class ProposalRecord:
+    """What one person has concluded and a second one has to confirm."""
+
+    effect_id: UUID
+    decision_id: str
+    content: bytes
+    digest: bytes
+    actor: str
+    recorded_at: datetime
+
+
 class ResolutionStore(Protocol):
     """What resolving asks of the store."""
 
@@ -100,6 +114,23 @@ class ResolutionStore(Protocol):
 
     async def resolution(self, tenant_id: UUID, decision_id: str) -> ResolutionRecord | None:
         """Return the resolution of a decision id of this tenant."""
+
+    async def proposal(self, tenant_id: UUID, decision_id: str) -> ProposalRecord | None:
+        """Return what was proposed under a decision id of this tenant."""
+
+    async def proposals(self, tenant_id: UUID, effect_id: UUID) -> tuple[ProposalRecord, ...]:
+        """Return the proposals of an effect that nobody has confirmed, the oldest first."""
+
+    async def propose(self, tenant_id: UUID, effect_id: UUID, resolution: Resolution) -> None:
+        """Store a proposal; nothing happens where its decision id is taken."""
+
+
+class Recorded(StrEnum):
+    """What has become of a statement."""
+
+    NEW = "new"
+    STOOD = "stood"
+    PROPOSED = "proposed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +147,10 @@ class Resolving:
 
     async def resolve(
         self, tenant_id: UUID, effect_id: UUID, statement: Statement, credential: str
-    ) -> bool:
-        """Make a conclusion stand; True if it is new, False if it stood already.
+    ) -> Recorded:
+        """Make a conclusion stand, or propose it where the contract asks for a second person.
+
+        The same statement by another credential is that second person's confirmation.
 
         Raises:
             InvalidRequest: no evidence, or an observation of the future.
@@ -126,10 +159,42 @@ class Resolving:
         """
         resolution = _resolution(effect_id, statement, credential)
         for _ in range(_TRIES):
-            known = await self.store.resolution(tenant_id, statement.decision_id)
+            proposed = await self.store.proposal(tenant_id, statement.decision_id)
+            if proposed is not None and proposed.digest != resolution.digest:
+                raise DecisionConflict
+            if proposed is not None and proposed.actor != resolution.actor:
+                resolution = replace(resolution, proposed_by=proposed.actor)
+            recorded = await self._recorded(tenant_id, effect_id, resolution)
+            if recorded is not Recorded.PROPOSED or proposed is not None:
+                return recorded
+            await self.store.propose(tenant_id, effect_id, resolution)
+        raise StorageUnavailable
+
+    async def confirm(
+        self, tenant_id: UUID, effect_id: UUID, decision_id: str, credential: str
+    ) -> Recorded:
+        """Make stand what another person has proposed.
+
+        Raises:
+            EffectMissing: no such proposal for this effect. SecondPersonRequired: it is one's own.
+            StaleVersion, TooEarly, TransitionRefused, StorageUnavailable, StoreError.
+        """
+        proposed = await self.store.proposal(tenant_id, decision_id)
+        if proposed is None or proposed.effect_id != effect_id:
+            raise EffectMissing("no such proposal")
+        resolution = _proposed(proposed, credential)
+        if proposed.actor == resolution.actor:
+            raise SecondPersonRequired
+        return await self._recorded(
+            tenant_id, effect_id, replace(resolution, proposed_by=proposed.actor)
+        )
+
+    async def _recorded(self, tenant_id: UUID, effect_id: UUID, resolution: Resolution) -> Recorded:
+        for _ in range(_TRIES):
+            known = await self.store.resolution(tenant_id, resolution.decision_id)
             if known is not None:
                 if known.digest == resolution.digest:
-                    return False
+                    return Recorded.STOOD
                 raise DecisionConflict
             plan = partial(
                 rules.resolve,
@@ -141,9 +206,32 @@ class Resolving:
                 resolved = await self.store.change(tenant_id, effect_id, plan)
             except (CommitUnknown, StaleWrite):
                 continue  # it stands or it does not: read it back
-            _refuse(resolved, statement.expected_version)
-            return True
+            if resolved.refusal is Refusal.NEEDS_SECOND_PERSON:
+                return Recorded.PROPOSED
+            if resolved.refusal is not None:
+                # A double click: the same decision was recorded between the look and the plan.
+                known = await self.store.resolution(tenant_id, resolution.decision_id)
+                if known is not None and known.digest == resolution.digest:
+                    return Recorded.STOOD
+            _refuse(resolved, resolution.expected_version)
+            return Recorded.NEW
         raise StorageUnavailable
+
+
+def _proposed(proposed: ProposalRecord, credential: str) -> Resolution:
+    """The statement of a proposal, in the mouth of whoever confirms it."""
+    said: Any = parse_strict(proposed.content)
+    return Resolution(
+        decision_id=proposed.decision_id,
+        conclusion=Conclusion(said["conclusion"]),
+        expected_version=said["expected_version"],
+        observed_at=min(datetime.fromisoformat(i["observed_at"]) for i in said["evidence"]),
+        external_id=said["external_id"],
+        reason=said["reason"],
+        content=proposed.content,
+        digest=proposed.digest,
+        actor=f"operator:{credential}",
+    )
 
 
 def _resolution(effect_id: UUID, statement: Statement, credential: str) -> Resolution:
@@ -186,3 +274,5 @@ def _refuse(resolved: Resolved, expected: int) -> None:
             raise InvalidRequest(RequestReason.FUTURE, field="/evidence")
         case Refusal.FINAL | Refusal.NOT_YET | Refusal.NOT_PERMITTED:
             raise TransitionRefused(state=resolved.state)
+        case Refusal.NEEDS_SECOND_PERSON:
+            raise AssertionError("it was proposed instead")

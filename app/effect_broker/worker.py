@@ -17,10 +17,12 @@ from typing import Protocol
 
 from effect_broker import __version__, repair
 from effect_broker.clock import SystemClock
-from effect_broker.durable import DRAIN_GRACE_SECONDS, Host
+from effect_broker.durable import DRAIN_GRACE_SECONDS, EngineAway, Host
 from effect_broker.faultpoints import FaultPoints
+from effect_broker.log_events import event
 from effect_broker.process import WorkerProcess
 from effect_broker.protocol.ports import EffectStore, Ports, StoreError
+from effect_broker.tracing import Spans
 
 _log = logging.getLogger(__name__)
 
@@ -31,9 +33,14 @@ _RECONCILE_SECONDS = 0.5
 _QUEUE_SECONDS = 1.0
 _FORGET_SECONDS = 3600.0
 _DATABASE_SECONDS = 2.0
+_DELIVERIES_SECONDS = 1.0
+# How often a worker that has just started looks whether the engine's schema is there, and after how
+# many looks it says so again.
+_ENGINE_SECONDS = 1.0
+_ENGINE_SAID_EVERY = 30
 
 
-class WorkerStore(EffectStore, repair.RunStore, Protocol):
+class WorkerStore(EffectStore, repair.RunStore, repair.DrilledRuns, Protocol):
     """All that a worker needs of the store."""
 
     async def watch_database(self) -> bool:
@@ -61,6 +68,9 @@ class Worker:
         ports: what the steps run on; its process must be `process`.
         ttl_seconds: after this long without a heartbeat a peer takes over.
         drain_seconds: how long a drain lets sends run; what is longer is left as lost.
+        match_deliveries: matches webhook deliveries that are due with their effects.
+        expired: is told of leases that have run out, by kind, and how many.
+        spans: traces each step.
     """
 
     def __init__(
@@ -75,8 +85,13 @@ class Worker:
         tenant_concurrency: int | None,
         poll_seconds: float,
         drain_seconds: float,
+        match_deliveries: Callable[[], Awaitable[int]] | None = None,
+        expired: Callable[[str, int], None] = lambda kind, count: None,
+        spans: Spans | None = None,
     ) -> None:
+        self._expired = expired
         self._drain_seconds = drain_seconds
+        self._match_due = match_deliveries
         self._halted = False
         self._store = store
         self._ports = ports
@@ -92,7 +107,13 @@ class Worker:
             worker_concurrency=worker_concurrency,
             tenant_concurrency=tenant_concurrency,
             poll_seconds=poll_seconds,
+            spans=spans,
         )
+
+    @property
+    def runs(self) -> int:
+        """How many runs are in this process now."""
+        return len(self._host.running)
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Work until SIGTERM or SIGINT, then drain.
@@ -108,7 +129,9 @@ class Worker:
         await self._store.describe_executor(
             self._process.executor_id, socket.gethostname(), os.getpid(), __version__
         )
-        await self._host.launch()
+        if not await self._launched():
+            await self._say_goodbye()
+            return
         loops = [
             asyncio.create_task(self._every(seconds, work))
             for seconds, work in (
@@ -119,33 +142,67 @@ class Worker:
                 (_QUEUE_SECONDS, self._restore_queue),
                 (_FORGET_SECONDS, self._forget),
                 (_DATABASE_SECONDS, self._watch_database),
+                (_DELIVERIES_SECONDS, self._match_deliveries),
             )
         ]
-        _log.info("worker %s is ready", self._process.executor_id)
+        own = self._process.executor_id
+        _log.info("worker %s is ready", own, extra=event("worker_ready", executor_id=own))
         ready()
         while not self._process.draining:
             await self._process.rest(3600.0)
         await self._drain(loops)
 
+    async def _launched(self) -> bool:
+        """Launch the engine; wait while its schema is away. False if told to end meanwhile."""
+        waits = 0
+        while not self._process.draining:
+            try:
+                await self._host.launch()
+            except EngineAway as problem:
+                if waits % _ENGINE_SAID_EVERY == 0:
+                    _log.warning(
+                        "the engine's schema (dbos) is missing or not whole (%s); waiting for it: "
+                        "run `effect-broker migrate` if nobody does",
+                        problem,
+                        extra=event("engine_away", problem=str(problem)),
+                    )
+                waits += 1
+                await self._process.rest(_ENGINE_SECONDS)
+            else:
+                return True
+        return False
+
+    async def _say_goodbye(self) -> None:
+        try:
+            await self._store.stop_executor(self._process.executor_id)
+        except StoreError:
+            _log.warning(
+                "could not say goodbye; the peers take over after the TTL",
+                extra=event("goodbye_failed"),
+            )
+
     async def _drain(self, loops: list[asyncio.Task[None]]) -> None:
-        _log.info("worker %s drains", self._process.executor_id)
+        own = self._process.executor_id
+        _log.info("worker %s drains", own, extra=event("worker_drains", executor_id=own))
         beat, *others = loops
         for task in others:
             task.cancel()
         try:
             await self._store.drain_executor(self._process.executor_id)
         except StoreError:
-            _log.warning("the drain could not be announced")
+            _log.warning("the drain could not be announced", extra=event("drain_unannounced"))
         # Beats go on: a draining process still holds its sends, and nobody may take them for lost.
         await self._host.drain(self._drain_seconds)
         ended = await self._process.sends_ended(DRAIN_GRACE_SECONDS)
         beat.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
-        try:
-            await self._store.stop_executor(self._process.executor_id)
-        except StoreError:
-            _log.warning("could not say goodbye; the peers take over after the TTL")
-        _log.info("worker %s has ended%s", self._process.executor_id, "" if ended else " in a send")
+        await self._say_goodbye()
+        _log.info(
+            "worker %s has ended%s",
+            own,
+            "" if ended else " in a send",
+            extra=event("worker_ended", executor_id=own, in_a_send=not ended),
+        )
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
         while True:
@@ -153,7 +210,14 @@ class Worker:
                 await work()
             except Exception as problem:
                 # The store's and the engine's. The loop must outlive them; the text may hold SQL.
-                _log.warning("%s: %s", work.__name__, type(problem).__name__)
+                # Nor more often than a reader can use: an outage fails all loops at each turn.
+                loop, kind = work.__name__.lstrip("_"), type(problem).__name__
+                _log.warning(
+                    "%s: %s",
+                    loop,
+                    kind,
+                    extra=event("loop_failed", loop=loop, problem=kind, seldom=f"{loop} {kind}"),
+                )
             await asyncio.sleep(seconds)
 
     async def _watch_database(self) -> None:
@@ -161,7 +225,8 @@ class Worker:
         if halted and not self._halted:
             _log.error(
                 "the database was restored or has failed over: only idempotent effects are "
-                "dispatched until `effect-broker database resume` records the lost interval"
+                "dispatched until `effect-broker database resume` records the lost interval",
+                extra=event("dispatch_halted"),
             )
         self._halted = halted
 
@@ -181,13 +246,20 @@ class Worker:
         )
         if recently:
             return  # when the database was away, the peers could not beat either
-        await repair.reap(self._store, self._host, self._process.executor_id)
+        self._expired("drill", await repair.take_over_drills(self._store, self._host))
+        own = self._process.executor_id
+        self._expired("run", await repair.reap(self._store, self._host, own))
 
     async def _resume_orphans(self) -> None:
-        await self._orphans.resume(self._store, self._host, self._process.executor_id)
+        own = self._process.executor_id
+        self._expired("orphan", await self._orphans.resume(self._store, self._host, own))
 
     async def _forget(self) -> None:
         await self._store.forget_executors()
+
+    async def _match_deliveries(self) -> None:
+        if self._match_due is not None:
+            await self._match_due()
 
     async def _restore_queue(self) -> None:
         await repair.restore_queue(self._store, self._host)
@@ -221,7 +293,12 @@ class Reconciler:
             try:
                 await repair.reconcile(self._store, self._store, self._actor, self._faults.reach)
             except StoreError as problem:
-                _log.warning("reconcile: %s", type(problem).__name__)
+                kind = type(problem).__name__
+                _log.warning(
+                    "reconcile: %s",
+                    kind,
+                    extra=event("loop_failed", loop="reconcile", problem=kind, seldom=kind),
+                )
             try:
                 await asyncio.wait_for(self._ending.wait(), _RECONCILE_SECONDS)
             except TimeoutError:

@@ -38,7 +38,7 @@ _DUMPED: Final[Mapping[str, LiteralString]] = {
     "events": "SELECT to_jsonb(t) FROM effect_broker.effect_events t ORDER BY at, sequence",
     "mutation_keys": "SELECT to_jsonb(t) FROM effect_broker.mutation_keys t ORDER BY recorded_at",
     "workers": "SELECT to_jsonb(t) FROM effect_broker.workers t ORDER BY started_at",
-    "controls": "SELECT to_jsonb(t) FROM effect_broker.contract_controls t",
+    "controls": "SELECT to_jsonb(t) FROM effect_broker.holds t",
     "runs": (
         "SELECT to_jsonb(t) FROM (SELECT workflow_uuid, status, executor_id, queue_name,"
         " recovery_attempts, created_at, updated_at FROM dbos.workflow_status) t"

@@ -12,13 +12,14 @@ again inside the transaction that grants an attempt, on the database clock.
     3    any key_conflict, any partial                      review
     4    an attempt is open within its deadline             wait until then
     5    cancelled before any attempt                       settle: cancelled
-    6    held (paused, frozen, …)                           no dispatch; probes go on
+    6    held (paused, frozen, not approved, …)             no dispatch; probes go on
     7    no attempt                                         dispatch, or fail `expired`
     8    all cleared, any of them rejected                  settle: failed_final (but an "exists
                                                             already" after doubt: review)
     9    all cleared, budget left                           wait, then dispatch
     10   all cleared, budget spent                          settle: failed_final
-    11   otherwise                                          unknown, then by safety class
+    11   otherwise                                          unknown: an accepted operation is
+                                                            polled; else by safety class
 
 Words: *deadline(a)* is the latest moment at which attempt a may still put bytes on the wire; an
 attempt is *cleared* if its own outcome, or conclusive evidence that covers its ordinal, proves
@@ -36,6 +37,7 @@ from typing import assert_never
 from effect_contracts.backoff import exponential_seconds, jittered_seconds
 from effect_contracts.facts import (
     CODE_ALREADY_EXISTS,
+    CODE_OPERATION_GONE,
     CODE_REPLAYED_ERROR,
     PROVES_NO_COMMIT,
     Attempt,
@@ -49,6 +51,7 @@ from effect_contracts.facts import (
     Verdict,
 )
 from effect_contracts.life import LifeEvent
+from effect_contracts.retention import key_expires_at
 
 
 class Action(StrEnum):
@@ -158,6 +161,29 @@ def conclusive_from(
     return settled_at + timedelta(seconds=policy.settlement_bound_seconds)
 
 
+def open_operation(facts: Facts) -> Attempt | None:
+    """Return the attempt whose accepted operation is the next to be polled, if there is one.
+
+    An operation that has failed is not asked again: its old answer would be taken for that of a
+    later attempt. Nor is one that stood when a later attempt was granted: it was cleared then, or
+    the target no longer knew it.
+    """
+    failed = {e.covers_through for e in facts.evidence if _tells_failure(e)}
+    latest_start = max((a.started_at for a in facts.attempts), default=None)
+    for attempt in reversed(facts.attempts):
+        recorded_at = attempt.recorded_at
+        if not attempt.operation or attempt.ordinal in failed or recorded_at is None:
+            continue
+        if attempt is facts.attempts[-1] or (latest_start and recorded_at >= latest_start):
+            return attempt
+    return None
+
+
+def _tells_failure(evidence: Evidence) -> bool:
+    """Whether the target has said that an operation failed; a webhook can prove a commit only."""
+    return evidence.verdict is Verdict.REJECTED and evidence.source is not EvidenceSource.WEBHOOK
+
+
 def decide(facts: Facts, policy: Policy, now: datetime) -> Decision:
     """Return what is next for the effect at `now` (database clock).
 
@@ -254,21 +280,36 @@ class _Case:
     # Row 6: a filter on every row that would dispatch -----------------------------------------
 
     def _held(self, decision: Decision | None) -> Decision | None:
-        if decision is None or not self.facts.holds:
+        holds = self._holds()
+        if decision is None or not holds:
             return decision
-        if Hold.TARGET_CHANGED in self.facts.holds:
+        if Hold.TARGET_CHANGED in holds:
             # Another origin or account: its answers say nothing about our attempts, so it is
             # not even asked.
             touches = decision.action in {Action.DISPATCH, Action.PROBE, Action.WAIT}
             return self._park(Reason.TARGET_CHANGED, 6) if touches else decision
         if not _leads_to_dispatch(decision):
             return decision
-        hold = next(h for h in Hold if h in self.facts.holds)  # in the order of the enum
+        hold = next(h for h in Hold if h in holds)  # in the order of the enum
         reason, event = Reason(hold.value), self._resting_event()
         if not self.facts.attempts and self.facts.send_before is not None:
             # Held, it still expires: the caller was told that nothing starts after this.
             return Decision(Action.WAIT, event, reason, 6, at=self.facts.send_before)
         return Decision(Action.PARK, event, reason, 6)
+
+    def _holds(self) -> frozenset[Hold]:
+        """What is held by a row of its own, and what waits for an approval of its first attempt.
+
+        An approval is used up by that attempt: what follows it is the same effect, under the same
+        key, and goes by the contract.
+        """
+        valid_seconds = self.policy.approval_valid_seconds
+        if valid_seconds is None or self.facts.attempts:
+            return self.facts.holds
+        approved_at = self.facts.approved_at
+        if approved_at is not None and self.now < approved_at + timedelta(seconds=valid_seconds):
+            return self.facts.holds
+        return self.facts.holds | {Hold.AWAITING_APPROVAL}
 
     def _resting_event(self) -> LifeEvent:
         if not self.facts.attempts:
@@ -320,8 +361,9 @@ class _Case:
             return self._park(
                 Reason.CONFLICT_UNATTRIBUTED if conflict else Reason.AMBIGUOUS_PROBE, 11
             )
-        if self.policy.polls_operations and any(a.operation for a in self._uncleared()):
-            return self._probe(LifeEvent.EVIDENCE_SOUGHT)
+        polled = open_operation(self.facts)
+        if self.policy.polls_operations and polled is not None and not self._cleared(polled):
+            return self._operation_decision(polled)
         match self.policy.safety:
             case SafetyClass.IDEMPOTENT:
                 return self._idempotent_decision()
@@ -333,6 +375,46 @@ class _Case:
                 return Decision(Action.PARK, LifeEvent.OUTCOME_LOST, Reason.OUTCOME_UNKNOWN, 11)
             case never:
                 assert_never(never)
+
+    def _operation_decision(self, attempt: Attempt) -> Decision:
+        """Poll; once the target no longer knows the operation, go on by what else may tell.
+
+        How it ended is not known then: targets forget operations, done or not. An idempotent
+        effect is sent again under its key, once: a target that then accepts, and forgets again,
+        only repeats its answer. What is looked up by key goes on with that (the look-up is part
+        of the poll), and what nothing else can tell of stays unknown, for a person.
+        """
+        polling = self._probe(LifeEvent.EVIDENCE_SOUGHT)
+        asked = polling.action is Action.PROBE and self._asked_to_look()
+        ends = polling.action is Action.PARK
+        if asked or not self._operation_gone(attempt, even_early=ends):
+            return polling
+        if self.policy.safety is SafetyClass.IDEMPOTENT and self._operations_forgotten() < 2:
+            return self._idempotent_decision()
+        if self.policy.probes or self.policy.safety is SafetyClass.TRANSACTIONAL:
+            return polling
+        return Decision(Action.PARK, LifeEvent.OUTCOME_LOST, Reason.OUTCOME_UNKNOWN, 11)
+
+    def _operations_forgotten(self) -> int:
+        """Return how many operations the target has accepted and, at some look, not known."""
+        evidence = self.facts.evidence
+        return len({e.covers_through for e in evidence if e.code == CODE_OPERATION_GONE})
+
+    def _operation_gone(self, attempt: Attempt, *, even_early: bool) -> bool:
+        """Whether the latest look found no such operation.
+
+        A target may show what it has just accepted a little later, so a look counts from the
+        longest transit after the attempt on; an early one only where none will follow.
+        """
+        known_from = deadline(attempt, self.policy) + timedelta(seconds=self.policy.transit_seconds)
+        return any(
+            e.code == CODE_OPERATION_GONE
+            and e.verdict is Verdict.UNKNOWN
+            and e.covers_through == attempt.ordinal
+            and e.began_at == self.facts.probe_began_at
+            and (even_early or e.began_at > known_from)
+            for e in self.facts.evidence
+        )
 
     def _idempotent_decision(self) -> Decision:
         attempts = self.facts.attempts
@@ -367,11 +449,8 @@ class _Case:
 
     def _probe(self, event: LifeEvent, horizon_reason: Reason | None = None) -> Decision:
         """Probe now, wait for the next probe of the schedule, or give up at the horizon."""
-        settled_at = settled_by(self.facts.attempts, self.policy)
-        assert settled_at is not None, "row 11 holds only where an attempt may have sent"
-        if self.facts.bounds_restart_at is not None:
-            settled_at = max(settled_at, self.facts.bounds_restart_at)
-        if self._asked_to_look(settled_at):
+        settled_at = self._settled_at()
+        if self._asked_to_look():
             return Decision(Action.PROBE, event, Reason.LOOK_UP, 11)
         horizon_at = settled_at + timedelta(seconds=self.policy.probe_horizon_seconds)
         at = self._next_probe_at(settled_at)
@@ -386,14 +465,20 @@ class _Case:
             return Decision(Action.WAIT, event, Reason.SETTLING, 11, at=at)
         return Decision(Action.PROBE, event, Reason.LOOK_UP, 11)
 
-    def _asked_to_look(self, settled_at: datetime) -> bool:
+    def _settled_at(self) -> datetime:
+        """Return *settled-by*, from a restore on if that is later."""
+        settled_at = settled_by(self.facts.attempts, self.policy)
+        assert settled_at is not None, "row 11 holds only where an attempt may have sent"
+        return max(settled_at, self.facts.bounds_restart_at or settled_at)
+
+    def _asked_to_look(self) -> bool:
         """Whether somebody has asked for a look-up that has not been begun since.
 
         It may come before the schedule and after the horizon, but not while something of ours can
         still be on its way.
         """
         asked_at, began_at = self.facts.look_up_asked_at, self.facts.probe_began_at
-        if asked_at is None or self.now < settled_at:
+        if asked_at is None or self.now < self._settled_at():
             return False
         return began_at is None or began_at < asked_at
 
@@ -439,14 +524,17 @@ class _Case:
         # An "exists already" that came later makes older evidence of absence worthless.
         conflicts = (a.ordinal for a in self.facts.attempts if a.code == CODE_ALREADY_EXISTS)
         through = max(attempt.ordinal, *conflicts, 0)
-        return any(self._clears(e, through) for e in self.facts.evidence)
+        return any(
+            self._clears(e, through)
+            # Nothing says how long an accepted operation may still take, so that no look-up finds
+            # it absent; a person may know.
+            and (not attempt.operation or e.source is EvidenceSource.OPERATOR)
+            for e in self.facts.evidence
+        )
 
     def _operation_failed(self, attempt: Attempt) -> bool:
         return any(
-            e.verdict is Verdict.REJECTED
-            and e.covers_through == attempt.ordinal
-            and e.source is not EvidenceSource.WEBHOOK  # it can prove a commit only
-            for e in self.facts.evidence
+            _tells_failure(e) and e.covers_through == attempt.ordinal for e in self.facts.evidence
         )
 
     def _clears(self, evidence: Evidence, ordinal: int) -> bool:
@@ -509,16 +597,15 @@ class _Case:
 
     def _key_lives_through(self, at: datetime) -> bool:
         """Whether a whole attempt that starts at `at` ends before the target forgets the key."""
-        if self.policy.key_retention_seconds is None:
+        expires_at = key_expires_at(self.facts.attempts, self.policy)
+        if expires_at is None:
             return False
-        first = min(a.started_at for a in self.facts.attempts if a.may_have_sent)
         whole = (
             self.policy.attempt_deadline_seconds
             + self.policy.clock_margin_seconds
             + self.policy.transit_seconds
         )
-        retention_ends_at = first + timedelta(seconds=self.policy.key_retention_seconds)
-        return at + timedelta(seconds=whole) <= retention_ends_at
+        return at + timedelta(seconds=whole) <= expires_at
 
     def _conflict_after_doubt(self) -> bool:
         """Whether the target named an existing object after an attempt that may have made it."""

@@ -50,6 +50,7 @@ from effect_contracts.facts import Policy, SafetyClass
 from effect_contracts.http_settings import Extraction, HttpSettings
 from effect_contracts.keys import KeyFormat, KeyKind
 from effect_contracts.section import Section
+from effect_contracts.webhook_settings import WebhookSettings
 
 REDACTED: Final = "[redacted]"
 # A preview is for a line in a list and a page of an operator, not a copy of the payload.
@@ -63,6 +64,9 @@ EVERY: Final = "*"
 # An exchange that runs longer is an operation to be accepted and polled, and would hold up the
 # drain of a worker.
 ATTEMPT_DEADLINE_SECONDS_MAX: Final = 3600.0
+
+# An approval that is older was given in another situation.
+APPROVAL_SECONDS_MAX: Final = 30 * 86_400.0
 
 
 class SqlStateRule(Section):
@@ -161,6 +165,22 @@ class ProbeSchedule(Section):
     horizon_seconds: PositiveSeconds = 86_400.0
 
 
+class OversightSettings(Section):
+    """Where persons have to agree.
+
+    Attributes:
+        approval_valid_seconds: nothing is sent before somebody has approved it; the first attempt
+            has to start within this time of the approval. Absent: no approval is needed.
+        second_person: what one person concludes of an effect counts once another one, with a
+            credential of their own, has confirmed it.
+    """
+
+    approval_valid_seconds: (
+        Annotated[float, Field(gt=0, le=APPROVAL_SECONDS_MAX, allow_inf_nan=False)] | None
+    ) = None
+    second_person: bool = False
+
+
 class ContractDocument(Section):
     """One version of the contract of one tool. Durations are seconds.
 
@@ -179,6 +199,8 @@ class ContractDocument(Section):
             to the last byte of the answer.
         transit_seconds: how long a request may travel after its last byte has left.
         clock_margin_seconds: how far two clocks may drift apart during one attempt.
+        oversight: where persons have to agree; absent, nowhere.
+        webhook: how deliveries of the target's webhook are believed and read; absent, none count.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
@@ -201,6 +223,8 @@ class ContractDocument(Section):
     clock_margin_seconds: Seconds = 0.5
     retry: RetrySettings = RetrySettings()
     probe: ProbeSchedule = ProbeSchedule()
+    oversight: OversightSettings | None = None
+    webhook: WebhookSettings | None = None
 
     @model_validator(mode="after")
     def _obeys_the_rules(self) -> Self:
@@ -370,6 +394,9 @@ def policy_of(document: ContractDocument) -> Policy:
         probe_factor=probe.factor,
         probe_cap_seconds=probe.cap_seconds,
         probe_horizon_seconds=probe.horizon_seconds,
+        approval_valid_seconds=(
+            None if document.oversight is None else document.oversight.approval_valid_seconds
+        ),
     )
 
 
@@ -489,6 +516,7 @@ __all__ = [
     "AdapterSettings",
     "ContractDocument",
     "KeySettings",
+    "OversightSettings",
     "PostgresSettings",
     "ProbeSchedule",
     "RetrySettings",

@@ -3,7 +3,7 @@
 Owns every reason to refuse a document whose fields are well formed one by one. A rule is a
 generator that yields problems: where, and a sentence that says what to do. All rules run, so that
 the author sees all problems at once. The rules of the HTTP adapter are in
-`effect_contracts.http_rules`.
+`effect_contracts.http_rules`, those of webhooks in `effect_contracts.webhook_rules`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from effect_contracts.facts import Policy, SafetyClass
 from effect_contracts.http_rules import broken_http_rules
 from effect_contracts.http_settings import HttpSettings
 from effect_contracts.keys import key_format_problem
+from effect_contracts.webhook_rules import broken_webhook_rules
 
 if TYPE_CHECKING:
     from effect_contracts.document import ContractDocument
@@ -56,6 +57,8 @@ def broken_rules(document: ContractDocument) -> list[ContractProblem]:
     problems = [problem for rule in RULES for problem in rule(document)]
     if isinstance(document.adapter, HttpSettings):
         problems += broken_http_rules(document, document.adapter)
+    if document.webhook is not None:
+        problems += broken_webhook_rules(document, document.webhook)
     return problems
 
 

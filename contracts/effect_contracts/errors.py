@@ -14,6 +14,7 @@
     ├── AccessError                  who asks, how often, or what may be seen
     │   ├── Unauthenticated          401 unauthenticated
     │   ├── Forbidden                403 forbidden
+    │   ├── SecondPersonRequired     403 second_person_required
     │   ├── TenantDisabled           403 tenant_disabled
     │   ├── NotFound                 404 not_found
     │   └── RateLimited              429 rate_limited
@@ -22,6 +23,7 @@
     │   ├── StaleVersion             409 stale_version
     │   ├── TooEarly                 409 too_early
     │   ├── DecisionConflict         409 decision_conflict
+    │   ├── AnotherRequest           409 another_request
     │   └── TransitionRefused        409 illegal_transition
     ├── ContractError                a contract document is at fault
     │   ├── ContractInvalid          422 contract_invalid
@@ -303,6 +305,15 @@ class Forbidden(AccessError):
         super().__init__("This API key may not do this.", extras={"scope": scope})
 
 
+class SecondPersonRequired(AccessError):
+    """Whoever asked for it, or said it first, cannot be the one who agrees."""
+
+    code = ProblemCode.SECOND_PERSON_REQUIRED
+
+    def __init__(self) -> None:
+        super().__init__("This takes the credential of another person; nothing was changed.")
+
+
 class TenantDisabled(AccessError):
     """The tenant is switched off; nothing is accepted or dispatched for it."""
 
@@ -402,6 +413,18 @@ class DecisionConflict(ConflictError):
         super().__init__(
             "This decision id was used for another statement; nothing was changed. "
             "Choose a new id for a new decision."
+        )
+
+
+class AnotherRequest(ConflictError):
+    """The request hash that was named is not that of the effect."""
+
+    code = ProblemCode.ANOTHER_REQUEST
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The effect stands for another request than the one that was named; nothing was "
+            "changed. Read it again, and decide on what it says."
         )
 
 

@@ -118,8 +118,12 @@ class Alert(StrEnum):
 # Codes that an adapter may put on an attempt and that `decide` understands.
 CODE_ALREADY_EXISTS = "already_exists"
 CODE_REPLAYED_ERROR = "replayed_error"
+# The code of a poll that found no such operation; its verdict is `unknown`.
+CODE_OPERATION_GONE = "operation_gone"
 # The code of a look-up that found more than one object under our key.
 CODE_SEVERAL_MATCHES = "several_matches"
+# The code of a webhook that tells of a failure; its verdict is `unknown`, since it clears nothing.
+CODE_FAILURE_NOTICE = "failure_notice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +170,9 @@ class Evidence:
         began_at: when the observation began; a negative one counts from here, not from its end.
         covers_through: the highest attempt ordinal that existed when the observation began; a
             negative verdict speaks of ordinals up to this one. For `rejected`, the ordinal of
-            the operation that failed.
+            the operation that failed; for a poll that found no such operation, of that one.
         external_ids: the ids of the objects seen.
+        code: the adapter's stable code for what it saw; None where nobody kept it.
     """
 
     evidence_id: str
@@ -176,6 +181,12 @@ class Evidence:
     began_at: datetime
     covers_through: int
     external_ids: tuple[str, ...] = ()
+    code: str | None = None
+
+    @property
+    def decisive(self) -> bool:
+        """Whether `decide` reads it; a look-up that proved nothing is only counted."""
+        return self.verdict is not Verdict.UNKNOWN or self.code == CODE_OPERATION_GONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +195,7 @@ class Facts:
 
     Attributes:
         attempts: by ordinal, gapless from 1.
-        evidence: every decisive row; probes that proved nothing are only counted.
+        evidence: every decisive row (`Evidence.decisive`).
         probes_since_attempt: probes begun after the latest attempt started.
         probe_began_at: the beginning of the latest of those, if any.
         look_up_asked_at: somebody asked for a look-up now, whatever the schedule says.
@@ -192,6 +203,7 @@ class Facts:
         failed_by_operator: an operator has recorded final failure.
         holds: why nothing may be dispatched now.
         send_before: no first attempt may start at or after this moment.
+        approved_at: when somebody has last approved the first attempt, if anybody has.
         jitter_seed: stable per effect; spreads the back-off of many effects, never of one.
         bounds_restart_at: after a database restore, running bounds count from here.
     """
@@ -205,6 +217,7 @@ class Facts:
     failed_by_operator: bool = False
     holds: frozenset[Hold] = frozenset()
     send_before: datetime | None = None
+    approved_at: datetime | None = None
     jitter_seed: int = 0
     bounds_restart_at: datetime | None = None
 
@@ -228,6 +241,8 @@ class Policy:
         polls_operations: the contract can poll an accepted operation.
         probe_initial_seconds, probe_factor, probe_cap_seconds: waits between probes.
         probe_horizon_seconds: after this without an answer, a person is asked.
+        approval_valid_seconds: the first attempt has to start within this time of an approval;
+            None where it needs none.
     """
 
     safety: SafetyClass
@@ -249,3 +264,4 @@ class Policy:
     probe_factor: float = 2.0
     probe_cap_seconds: float = 300.0
     probe_horizon_seconds: float = 86400.0
+    approval_valid_seconds: float | None = None

@@ -26,6 +26,7 @@ class ProblemCode(StrEnum):
     UNKNOWN_TOOL = "unknown_tool"
     UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"
+    SECOND_PERSON_REQUIRED = "second_person_required"
     TENANT_DISABLED = "tenant_disabled"
     NOT_FOUND = "not_found"
     RATE_LIMITED = "rate_limited"
@@ -33,6 +34,7 @@ class ProblemCode(StrEnum):
     STALE_VERSION = "stale_version"
     TOO_EARLY = "too_early"
     DECISION_CONFLICT = "decision_conflict"
+    ANOTHER_REQUEST = "another_request"
     ILLEGAL_TRANSITION = "illegal_transition"
     CONTRACT_INVALID = "contract_invalid"
     CONTRACT_CONFLICT = "contract_conflict"
@@ -49,7 +51,9 @@ def status_of(code: ProblemCode) -> int:
             return 400
         case ProblemCode.UNAUTHENTICATED:
             return 401
-        case ProblemCode.FORBIDDEN | ProblemCode.TENANT_DISABLED:
+        case (
+            ProblemCode.FORBIDDEN | ProblemCode.SECOND_PERSON_REQUIRED | ProblemCode.TENANT_DISABLED
+        ):
             return 403
         case ProblemCode.NOT_FOUND:
             return 404
@@ -60,6 +64,7 @@ def status_of(code: ProblemCode) -> int:
             | ProblemCode.STALE_VERSION
             | ProblemCode.TOO_EARLY
             | ProblemCode.DECISION_CONFLICT
+            | ProblemCode.ANOTHER_REQUEST
             | ProblemCode.ILLEGAL_TRANSITION
             | ProblemCode.CONTRACT_CONFLICT
         ):

@@ -19,6 +19,7 @@ class RequestReason(StrEnum):
     LENGTH = "length"
     FORMAT = "format"
     FUTURE = "future"
+    NO_SUCH_EFFECT = "no_such_effect"
 
 
 REQUEST_SENTENCES: Final = {
@@ -30,6 +31,7 @@ REQUEST_SENTENCES: Final = {
         "A member of the request is not written as it must be; moments are RFC 3339 with an offset."
     ),
     RequestReason.FUTURE: "An observation cannot begin later than now, by the database's clock.",
+    RequestReason.NO_SUCH_EFFECT: "There is no such effect of this tenant to belong to.",
 }
 
 

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from api.deployment import Deployment, deployed
 from effect_broker.store.pool import Pool, make_pool
 from effect_broker.store.roles import DatabaseRole
+from effect_broker.store.tenants import Tenants
 from migrated import MIGRATED
 from postgres import Database, DatabaseTemplate
 
@@ -48,4 +49,18 @@ async def application(deployment: Deployment) -> AsyncIterator[FastAPI]:
 async def api(deployment: Deployment, application: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     """A client with the key of the tenant `acme`."""
     async with deployment.client(application) as client:
+        yield client
+
+
+@pytest.fixture
+async def operator(
+    deployment: Deployment, application: FastAPI, admin_pool: Pool
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client whose key of `acme` may operate."""
+    made = await Tenants(admin_pool).create_key("acme", ("effects", "operate"))
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(application),
+        base_url="http://broker",
+        headers={"Authorization": f"Bearer {made.api_key}"},
+    ) as client:
         yield client

@@ -19,9 +19,10 @@ from fastapi import FastAPI
 from effect_adapters.registry import adapters
 from effect_broker import assembly
 from effect_broker.api.app import create_app
+from effect_broker.api.limits import RequestLimits
 from effect_broker.clock import SystemClock
 from effect_broker.config import Settings, load_settings
-from effect_broker.keyring import ENV_KEY_RING_FILE, AesVault, new_key_ring
+from effect_broker.keyring import ENV_KEY_RING_FILE, AesVault, new_key_ring, ring_signer
 from effect_broker.process import WorkerProcess
 from effect_broker.protocol import steps
 from effect_broker.protocol.ports import Ports
@@ -101,7 +102,11 @@ class Deployment:
     ) -> AsyncIterator[FastAPI]:
         """The real application, started, in this process."""
         chosen = settings or load_settings()
-        app = create_app(lambda: assembly.api_services(chosen, self.login), draining=draining)
+        app = create_app(
+            lambda: assembly.api_services(chosen, self.login),
+            draining=draining,
+            limits=RequestLimits(chosen.tenant_requests_per_second, chosen.tenant_requests_burst),
+        )
         async with app.router.lifespan_context(app):
             yield app
 
@@ -119,10 +124,11 @@ class Deployment:
         process = WorkerProcess("executor-of-the-test", clock, 60.0)
         process.beaten(clock.boot_seconds())
         async with make_pool(url, None, application_name="test-worker", size_max=2) as pool:
+            ring = assembly.key_ring(load_settings())
             ports = Ports(
-                store=PostgresWorkerStore(pool),
+                store=PostgresWorkerStore(pool, signer=ring_signer(ring)),
                 adapters=adapters(SecretReferences("", None)),
-                vault=AesVault(assembly.key_ring(load_settings())),
+                vault=AesVault(ring),
                 clock=clock,
                 process=process,
                 new_id=uuid4,

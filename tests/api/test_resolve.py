@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
 
@@ -12,24 +11,8 @@ import pytest
 from fastapi import FastAPI
 
 from api.deployment import Deployment, in_doubt
-from effect_broker.store.pool import Pool
-from effect_broker.store.tenants import Tenants
 
 OBSERVED = "2026-01-01T00:00:00+00:00"
-
-
-@pytest.fixture
-async def operator(
-    deployment: Deployment, application: FastAPI, admin_pool: Pool
-) -> AsyncIterator[httpx.AsyncClient]:
-    """A client whose key may resolve."""
-    made = await Tenants(admin_pool).create_key("acme", ("effects", "operate"))
-    async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(application),
-        base_url="http://broker",
-        headers={"Authorization": f"Bearer {made.api_key}"},
-    ) as client:
-        yield client
 
 
 def statement(**members: Any) -> dict[str, Any]:

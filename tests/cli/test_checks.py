@@ -31,7 +31,7 @@ FLEET = FleetFacts(
     parked={},
     alerts={},
     halted=False,
-    held_contracts={},
+    holds=(),
     hmac_key_ids=("k1",),
     payload_key_ids=("k1",),
     operation_keys=("order:1:charge",),
@@ -144,7 +144,7 @@ def test_a_superuser_is_a_warning_where_one_develops() -> None:
         ({"parked": {"outcome_unknown": 2}}, {"parked": Level.WARN}),
         ({"alerts": {"duplicate_detected": 1}}, {"alerts": Level.FAIL}),
         ({"halted": True}, {"restored": Level.FAIL}),
-        ({"held_contracts": {"charge 1": 1}}, {"holds": Level.WARN}),
+        ({"holds": ("paused charge 1 of acme",)}, {"holds": Level.WARN}),
     ],
 )
 def test_a_fleet_that_does_not_move_is_named(

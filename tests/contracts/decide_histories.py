@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from effect_contracts.decide import Decision
 from effect_contracts.facts import (
     CODE_ALREADY_EXISTS,
+    CODE_OPERATION_GONE,
     CODE_REPLAYED_ERROR,
     Attempt,
     Evidence,
@@ -113,14 +114,18 @@ def everything_known(draw: st.DrawFn) -> Facts:
         MOMENTS,
         st.integers(1, max(len(attempts), 1)),
         st.sampled_from([(), ("x1",), ("x1", "x2")]),
+        st.sampled_from([None, CODE_OPERATION_GONE]),
     )
+    known = tuple(draw(st.lists(found, max_size=8))) if attempts else ()
+    # The latest look is often one whose finding is known.
+    looks = MOMENTS | st.sampled_from([e.began_at for e in known]) if known else MOMENTS
     probes = draw(st.integers(0, 60)) if attempts else 0
     rarely = st.sampled_from([False] * 9 + [True])
     return Facts(
         attempts=attempts,
-        evidence=tuple(draw(st.lists(found, max_size=8))) if attempts else (),
+        evidence=known,
         probes_since_attempt=probes,
-        probe_began_at=draw(MOMENTS) if probes else None,
+        probe_began_at=draw(looks) if probes else None,
         cancel_requested=draw(rarely),
         failed_by_operator=draw(rarely),
         holds=draw(st.just(frozenset[Hold]()) | st.frozensets(st.sampled_from(Hold))),

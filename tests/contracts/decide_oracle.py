@@ -19,6 +19,7 @@ from effect_contracts.backoff import jittered_seconds
 from effect_contracts.decide import Action, Reason
 from effect_contracts.facts import (
     CODE_ALREADY_EXISTS,
+    CODE_OPERATION_GONE,
     CODE_REPLAYED_ERROR,
     Attempt,
     Evidence,
@@ -156,10 +157,13 @@ class World:
         seen_since = bool(sightings) and max(sightings) >= evidence.began_at
         return evidence.began_at > settled + seconds(bound) and not seen_since
 
-    @cached_property
-    def absent_through(self) -> int:
+    def absent_through(self, *sources: EvidenceSource) -> int:
         """The highest ordinal for which conclusive evidence shows no commit; 0 without any."""
-        shown = [e.covers_through for e in self.facts.evidence if self.shows_absence(e)]
+        shown = [
+            e.covers_through
+            for e in self.facts.evidence
+            if e.source in sources and self.shows_absence(e)
+        ]
         return max(shown, default=0)
 
     @cached_property
@@ -173,13 +177,16 @@ class World:
     @cached_property
     def uncleared(self) -> list[Attempt]:
         reach = max([0, *self.named_existing])
-        open_to_evidence = self.absent_through if self.absent_through >= reach else 0
+        anybodys = self.absent_through(*EvidenceSource)
+        # Nothing but a person can know how long an operation that was accepted may take.
+        a_persons = self.absent_through(EvidenceSource.OPERATOR)
+        anybodys, a_persons = (n if n >= reach else 0 for n in (anybodys, a_persons))
         return [
             a
             for a in self.facts.attempts
             if a.outcome not in OWN_PROOFS
             and a.ordinal not in self.failed_operations
-            and a.ordinal > open_to_evidence
+            and a.ordinal > (a_persons if a.operation else anybodys)
         ]
 
     @property
@@ -343,12 +350,48 @@ def exhausted(w: World) -> Answer:
     return failure(Reason.NEVER_SENT if never_sent else Reason.RETRIES_EXHAUSTED)
 
 
-def polled(w: World) -> bool:
-    return w.policy.polls_operations and any(a.operation for a in w.uncleared)
+def accepted(w: World) -> Attempt | None:
+    """The attempt whose operation is still followed: the latest that was known to stand."""
+    attempts, found = w.facts.attempts, None
+    for a in attempts:
+        known = a.operation and a.recorded_at is not None
+        left_behind = a is not attempts[-1] and not (
+            a.recorded_at is not None and a.recorded_at >= attempts[-1].started_at
+        )
+        if known and not left_behind and a.ordinal not in w.failed_operations:
+            found = a
+    return found if w.policy.polls_operations and found in w.uncleared else None
+
+
+def forgotten(w: World) -> bool:
+    """Whether the target no longer knows the accepted operation."""
+    attempt = accepted(w)
+    if attempt is None or w.class_is(SafetyClass.TRANSACTIONAL):
+        return False
+    latest = w.facts.probe_began_at
+    settled = w.settled_by(w.facts.attempts)
+    asked, over = w.facts.look_up_asked_at, w.look_up().action is Action.PARK
+    wished = asked is not None and (latest is None or latest < asked)
+    if wished and settled is not None and settled <= w.now:
+        return False
+    lag_ends = w.sending_ends(attempt) + seconds(w.policy.transit_seconds)
+    return any(
+        e.verdict is Verdict.UNKNOWN
+        and e.code == CODE_OPERATION_GONE
+        and (e.covers_through, e.began_at) == (attempt.ordinal, latest)
+        and (over or e.began_at > lag_ends)
+        for e in w.facts.evidence
+    )
 
 
 def mismatched(w: World) -> bool:
     return any(e.verdict is Verdict.MISMATCH for e in w.facts.evidence)
+
+
+def sent_again_after_it_was_forgotten(w: World) -> bool:
+    """An idempotent effect is sent once more; a second forgotten operation is only a repetition."""
+    forgotten_ones = {e.covers_through for e in w.facts.evidence if e.code == CODE_OPERATION_GONE}
+    return w.class_is(SafetyClass.IDEMPOTENT) and len(forgotten_ones) < 2
 
 
 Row = tuple[str, Callable[[World], object], Callable[[World], Answer]]
@@ -462,7 +505,21 @@ ROWS: tuple[Row, ...] = (
         lambda w: review(Reason.CONFLICT_UNATTRIBUTED),
     ),
     ("11 mismatch", mismatched, lambda w: review(Reason.AMBIGUOUS_PROBE)),
-    ("11 accepted operation", polled, lambda w: w.look_up(LifeEvent.EVIDENCE_SOUGHT)),
+    (
+        "11 accepted operation",
+        lambda w: accepted(w) is not None and not forgotten(w),
+        lambda w: w.look_up(LifeEvent.EVIDENCE_SOUGHT),
+    ),
+    (
+        "11 forgotten operation, looked up by key",
+        lambda w: forgotten(w) and w.policy.probes and not sent_again_after_it_was_forgotten(w),
+        lambda w: w.look_up(LifeEvent.EVIDENCE_SOUGHT),
+    ),
+    (
+        "11 forgotten operation, and nothing else to ask",
+        lambda w: forgotten(w) and not sent_again_after_it_was_forgotten(w),
+        lambda w: Answer(Action.PARK, LifeEvent.OUTCOME_LOST, Reason.OUTCOME_UNKNOWN),
+    ),
     (
         "11 unsafe",
         lambda w: w.class_is(SafetyClass.UNSAFE),

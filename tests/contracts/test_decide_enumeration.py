@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import NamedTuple
@@ -19,6 +20,7 @@ import pytest
 from effect_contracts.decide import Decision, decide
 from effect_contracts.facts import (
     CODE_ALREADY_EXISTS,
+    CODE_OPERATION_GONE,
     CODE_REPLAYED_ERROR,
     Attempt,
     Evidence,
@@ -128,6 +130,10 @@ def _known(attempts: int) -> tuple[_Known, ...]:
     absent_late = _found(absent, probe, late, n)
     mismatch = _found(Verdict.MISMATCH, probe, late, n, "x1", "x3")
     operation_failed = _found(failed, probe, late, n)
+    gone_at_once, gone = (
+        replace(_found(Verdict.UNKNOWN, probe, began, n), code=CODE_OPERATION_GONE)
+        for began in (start + 4, late)
+    )
     sets = [
         _Known(),
         _Known((), 1, _at(early)),
@@ -145,11 +151,18 @@ def _known(attempts: int) -> tuple[_Known, ...]:
         _Known((_found(absent, EvidenceSource.TRANSACTION, early, n),), 1, _at(early)),
         _Known((mismatch,), 2, _at(late)),
         _Known((operation_failed,), 2, _at(late)),
+        _Known((gone_at_once,), 1, _at(start + 4)),
+        _Known((gone,), 2, _at(late)),
+        _Known((gone, absent_late), 2, _at(late)),
+        _Known((gone_at_once,), 2, _at(late)),
     ]
     if attempts > 1:
         earlier = _found(absent, probe, before, n - 1)
         first_failed = _found(failed, probe, early, 1)
+        first_gone = replace(gone_at_once, began_at=_at(before), covers_through=1)
         sets += [
+            _Known((first_gone,)),
+            _Known((first_gone, gone), 2, _at(late)),
             _Known((earlier,)),
             _Known((earlier, mismatch), 2, _at(late)),
             _Known((earlier, operation_failed), 2, _at(late)),

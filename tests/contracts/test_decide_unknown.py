@@ -6,12 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from effect_contracts.decide import Action, Reason, conclusive_from, decide, settled_by
+from effect_contracts.decide import (
+    Action,
+    Reason,
+    conclusive_from,
+    decide,
+    open_operation,
+    settled_by,
+)
 from effect_contracts.facts import (
+    CODE_OPERATION_GONE,
     CODE_REPLAYED_ERROR,
+    Attempt,
+    Evidence,
     EvidenceSource,
     Facts,
     Outcome,
+    Policy,
     SafetyClass,
     Verdict,
 )
@@ -319,3 +330,91 @@ def test_a_failed_operation_clears_its_own_attempt_only() -> None:
     failed = evidence(Verdict.REJECTED, 25, covers=2)
     decision = decide(Facts(attempts, (failed,)), RECONCILABLE, at(26))
     assert decision.action is Action.PROBE
+
+
+def polled_contract(safety: SafetyClass) -> Policy:
+    """Transit is five seconds, so a look counts from the sixth second after the attempt on."""
+    return policy(safety, polls_operations=True, probe_horizon_seconds=100, probe_cap_seconds=10)
+
+
+def gone(began: float, covers: int = 1) -> Evidence:
+    return replace(evidence(Verdict.UNKNOWN, began, covers), code=CODE_OPERATION_GONE)
+
+
+def after_a_poll(began: float, *found: Evidence, accepted: Attempt | None = None) -> Facts:
+    first = attempt(1, Outcome.IN_PROGRESS, operation=True)
+    return Facts((accepted or first,), found, 3, at(began))
+
+
+def test_an_operation_that_is_gone_leaves_an_unsafe_effect_unknown_for_a_person() -> None:
+    decision = decide(after_a_poll(8, gone(8)), polled_contract(SafetyClass.UNSAFE), at(9))
+    assert said(decision) == (Action.PARK, LifeEvent.OUTCOME_LOST, Reason.OUTCOME_UNKNOWN)
+
+
+def test_an_operation_that_is_gone_is_sent_again_under_its_key() -> None:
+    idempotent = polled_contract(SafetyClass.IDEMPOTENT)
+    decision = decide(after_a_poll(8, gone(8)), idempotent, at(60))
+    assert said(decision) == (Action.DISPATCH, LifeEvent.ATTEMPT_STARTED, Reason.SAME_KEY_AGAIN)
+    forgetful = replace(idempotent, key_retention_seconds=50)
+    expired = decide(after_a_poll(8, gone(8)), forgetful, at(60))
+    assert said(expired) == review(Reason.KEY_EXPIRED)
+
+
+def test_an_operation_that_is_gone_is_looked_up_by_key_to_the_horizon() -> None:
+    reconcilable = polled_contract(SafetyClass.RECONCILABLE)
+    asking = decide(after_a_poll(8, gone(8)), reconcilable, at(30))
+    assert said(asking) == (Action.PROBE, LifeEvent.EVIDENCE_SOUGHT, Reason.LOOK_UP)
+    ended = decide(after_a_poll(99, gone(99)), reconcilable, at(300))
+    assert said(ended) == review(Reason.PROBE_HORIZON_PASSED)
+
+
+@pytest.mark.parametrize("safety", [SafetyClass.UNSAFE, SafetyClass.IDEMPOTENT])
+def test_an_operation_that_is_not_shown_yet_is_asked_for_again(safety: SafetyClass) -> None:
+    early, counts = after_a_poll(6, gone(6)), after_a_poll(6.5, gone(6.5))
+    asking = decide(early, polled_contract(safety), at(60))
+    assert said(asking) == (Action.PROBE, LifeEvent.EVIDENCE_SOUGHT, Reason.LOOK_UP)
+    assert decide(counts, polled_contract(safety), at(60)).action is not Action.PROBE
+    # The schedule is over, and nobody will look again.
+    brief = replace(polled_contract(SafetyClass.UNSAFE), probe_horizon_seconds=3)
+    ended = decide(early, brief, at(60))
+    assert said(ended) == (Action.PARK, LifeEvent.OUTCOME_LOST, Reason.OUTCOME_UNKNOWN)
+
+
+def test_the_latest_look_counts_and_a_person_may_ask_for_one_more() -> None:
+    unsafe = polled_contract(SafetyClass.UNSAFE)
+    running_again = after_a_poll(20, gone(8))
+    assert decide(running_again, unsafe, at(60)).action is Action.PROBE
+    asked = replace(after_a_poll(8, gone(8)), look_up_asked_at=at(9))
+    assert decide(asked, unsafe, at(60)).action is Action.PROBE
+    answered = replace(after_a_poll(10, gone(10)), look_up_asked_at=at(9))
+    assert decide(answered, unsafe, at(60)).action is Action.PARK
+    of_another = after_a_poll(8, gone(8, covers=2))
+    assert decide(of_another, unsafe, at(60)).action is Action.PROBE
+
+
+def test_an_operation_that_was_left_behind_is_not_polled_for_ever() -> None:
+    idempotent = polled_contract(SafetyClass.IDEMPOTENT)
+    attempts = (
+        attempt(1, Outcome.IN_PROGRESS, operation=True),
+        attempt(2, Outcome.AMBIGUOUS, 20),
+    )
+    facts = Facts(attempts, (gone(8),))
+    assert open_operation(facts) is None
+    assert said(decide(facts, idempotent, at(60)))[2] is Reason.SAME_KEY_AGAIN
+    again = (attempts[0], attempt(2, Outcome.IN_PROGRESS, 20, operation=True))
+    twice = Facts(again, (gone(8), gone(30, covers=2)), 3, at(30))
+    unknown = (Action.PARK, LifeEvent.OUTCOME_LOST, Reason.OUTCOME_UNKNOWN)
+    assert said(decide(twice, idempotent, at(60))) == unknown
+    late = replace(attempts[0], recorded_at=at(21))
+    assert open_operation(Facts((late, attempts[1]))) == late
+
+
+def test_no_look_up_shows_the_absence_of_what_was_accepted() -> None:
+    accepted = attempt(1, Outcome.IN_PROGRESS, operation=True)
+    absent = evidence(Verdict.NOT_COMMITTED, 50)
+    reconcilable = polled_contract(SafetyClass.RECONCILABLE)
+    by_look = decide(after_a_poll(50, absent, accepted=accepted), reconcilable, at(90))
+    assert by_look.action is Action.PROBE
+    by_person = replace(absent, source=EvidenceSource.OPERATOR)
+    told = decide(after_a_poll(50, by_person, accepted=accepted), reconcilable, at(90))
+    assert told.action is Action.DISPATCH

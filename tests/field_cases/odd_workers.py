@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from effect_broker.proof.skewed import SKEWED_PROGRAM, skewed_environment, why_no_skew
 from effect_broker.proof.stack import ManagedProcess
-from tools import requires_tool
+from field_cases.cases import Case
+from tools import could_not_run
 
 
-def skewed(offset: str) -> dict[str, str]:
-    """The environment of a process whose clock is off by `offset` (`+1h`, `-1s`).
+def start_skewed(case: Case, seconds: int) -> ManagedProcess:
+    """Start a worker whose date is so many seconds ahead (or behind, below 0).
 
-    The monotonic clock stays as it is: what is wrong in such a machine is the date. Where the
-    library is absent, the test does not run.
+    It waits as long as any other: what is wrong in such a machine is the date. Where no clock can
+    be moved, the test does not run.
     """
-    return {
-        "LD_PRELOAD": str(requires_tool("libfaketime")),
-        "FAKETIME": offset,
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "DONT_FAKE_MONOTONIC": "1",
-    }
+    reason = why_no_skew(seconds)
+    if reason is not None:
+        could_not_run(reason)
+    environment = skewed_environment(seconds)
+    (worker,) = case.scene.start_workers(1, program=SKEWED_PROGRAM, **environment)
+    return worker
 
 
 @contextmanager

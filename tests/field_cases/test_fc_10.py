@@ -1,21 +1,33 @@
 """FC-10: word about an effect arrives late, and says something else.
 
-Operators speak over HTTP here. The facts of the inbox for webhooks end in the plan of the protocol
-that is used here.
+Operators speak over HTTP here, and so do providers: their deliveries are signed, and come to an API
+process that knows the secret. What no provider would say is added by the plan in which every fact
+ends.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import hmac
 import json
+from collections.abc import Iterator
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
+import httpx
 import pytest
 
+from effect_broker.proof.broker import wait_until
 from effect_broker.protocol.ports import EffectMissing
+from effect_broker.store.export import TraceSelection, export_trace
+from effect_broker.store.pool import make_pool
+from effect_broker.store.roles import DatabaseRole
 from effect_contracts.facts import EvidenceSource, Verdict
-from field_cases.cases import PATIENT_SECONDS, Case
+from effect_contracts.trace.check import TraceReport, verify_lines
+from field_cases.cases import PATIENT_SECONDS, Case, Document, Offer
 from field_cases.desk import Desk
+from hosting.scenes import Scene
 
 DEADLINE_SECONDS = PATIENT_SECONDS
 
@@ -25,6 +37,79 @@ REASONS = {
     "not_committed": "proved_not_committed",
     "failed": "failed_by_operator",
 }
+
+
+SECRET_VARIABLE = "EFFECT_BROKER_WEBHOOK_KEY_FC10"
+SECRET = "of field case 10"
+
+
+def listens(document: Document) -> None:
+    """Let the contract believe the provider's webhook."""
+    document["webhook"] = {
+        "scheme": {"kind": "github"},
+        "secrets": [f"env:{SECRET_VARIABLE}"],
+        "delivery_id": "delivery",
+        "committed": "event == 'charged'",
+        "failed": "event == 'failed'",
+        "key_match": {"kind": "field", "path": "key"},
+        "agree": {"/amount": "amount", "/order": "order"},
+        "extraction": {"external_id": "object"},
+    }
+
+
+class Provider:
+    """Tells of the effects of an offer, by signed deliveries to an API process."""
+
+    def __init__(self, case: Case, offer: Offer, http: httpx.Client) -> None:
+        self._case, self._offer, self._http = case, offer, http
+
+    def tells(self, effect_id: str, event: str = "charged", **changes: Any) -> str:
+        """Deliver once; return the status of the delivery."""
+        (made,) = self._offer.effect_ids(effect_id)
+        told = {
+            "delivery": str(uuid4()),
+            "event": event,
+            "key": self._case.scene.intent(effect_id)["downstream_key"],
+            "object": made,
+            "order": "1",
+            "amount": 1200,
+            **changes,
+        }
+        return self.delivers(json.dumps(told).encode())
+
+    def delivers(self, body: bytes, secret: str = SECRET) -> str:
+        """Deliver bytes; return the status of the delivery, or that of the answer."""
+        document = self._offer.document
+        assert document is not None
+        made = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+        answer = self._http.post(
+            f"/v1/evidence/proof/{document.name}",
+            content=body,
+            headers={"X-Hub-Signature-256": f"sha256={made}"},
+        )
+        return str(answer.json()["status"])
+
+
+def trace_of(case: Case, effect_id: str) -> TraceReport:
+    """The effect's whole account, replayed against the rules."""
+    lines: list[bytes] = []
+
+    async def work() -> None:
+        url = case.broker.url(DatabaseRole.WORKER)
+        async with make_pool(url, None, application_name="field-case", size_max=1) as pool:
+            await export_trace(pool, lines.append, TraceSelection(effect_id=UUID(effect_id)))
+
+    asyncio.run(work())
+    return verify_lines(b"".join(lines).splitlines(keepends=True))
+
+
+@pytest.fixture(scope="module")
+def listening(scene: Scene) -> Iterator[httpx.Client]:
+    """A client without an API key, of an API process that knows the provider's secret."""
+    process = scene.broker.stack.api(environment={SECRET_VARIABLE: SECRET})
+    with httpx.Client(base_url=process.wait_ready(), timeout=60.0) as client:
+        yield client
+    process.kill()
 
 
 def latest_event(case: Case, effect_id: str) -> tuple[str, str, dict[str, Any]]:
@@ -97,3 +182,60 @@ def test_fc_10_evidence_for_an_unknown_effect_leaves_no_row(case: Case) -> None:
         "SELECT 1 FROM effect_broker.effect_evidence WHERE effect_id = %s", stranger
     )
     assert not rows
+
+
+def test_fc_10_a_signed_delivery_ends_the_doubt_and_later_word_rewrites_nothing(
+    case: Case, listening: httpx.Client
+) -> None:
+    offer = case.offer("unsafe", amend=listens)
+    provider = Provider(case, offer, listening)
+    offer.script("commit;FIN")
+    effect_id = offer.submit()
+    offer.judge(effect_id, state="outcome_unknown", requests=1, effects=1)
+    assert provider.delivers(b'{"event":"charged"}', "another secret") == "404"
+    assert provider.tells(effect_id, "failed") == "recorded"
+    offer.judge(effect_id, state="outcome_unknown", requests=1, effects=1)
+    assert provider.tells(effect_id, delivery="evt_1") == "settled"
+    assert provider.tells(effect_id, delivery="evt_1") == "settled"  # a delivery repeats itself
+    offer.judge(effect_id, state="succeeded", requests=1, effects=1)
+    assert offer.receipt(effect_id)["source"] == "webhook"
+    assert [row["verdict"] for row in offer.evidence(effect_id)] == ["unknown", "committed"]
+
+    assert provider.tells(effect_id, "failed") == "contradicts"
+    effect = offer.judge(effect_id, state="succeeded", requests=1, effects=1)
+    assert effect["alert"] == "late_contradiction"
+    waiting = case.broker.http.get("/v1/unresolved", params={"reason": "late_contradiction"})
+    assert effect_id in {item["effect_id"] for item in waiting.json()["unresolved"]}
+    assert trace_of(case, effect_id).clean
+
+
+def test_fc_10_a_delivery_of_another_payload_settles_nothing(
+    case: Case, listening: httpx.Client
+) -> None:
+    offer = case.offer("unsafe", amend=listens)
+    offer.script("commit;FIN")
+    effect_id = offer.submit()
+    offer.judge(effect_id, state="outcome_unknown", requests=1, effects=1)
+    assert Provider(case, offer, listening).tells(effect_id, amount=1) == "recorded"
+    offer.judge(effect_id, state="manual_review", requests=1, effects=1, reason="ambiguous_probe")
+
+
+def test_fc_10_a_delivery_that_overtakes_the_answer_waits_for_it(
+    case: Case, listening: httpx.Client
+) -> None:
+    """Then it settles what the answer leaves in doubt; a worker takes it up."""
+    offer = case.offer("unsafe", amend=listens, attempt_deadline_seconds=8.0)
+    provider = Provider(case, offer, listening)
+    offer.script("commit;gate(never)")
+    effect_id = offer.submit()
+    wait_until(lambda: offer.effect_ids(effect_id) or None, "the target has committed")
+    assert provider.tells(effect_id) == "waiting"
+    assert not case.check_receipt(effect_id)
+
+    def settled() -> bool | None:
+        return case.scene.intent(effect_id)["state"] == "succeeded" or None
+
+    wait_until(settled, "the delivery is matched")
+    offer.judge(effect_id, state="succeeded", requests=1, effects=1)
+    assert offer.codes(effect_id) != []
+    assert offer.receipt(effect_id)["source"] == "webhook"

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from effect_broker.proof.broker import wait_until
 from effect_broker.proof.target.process import TargetProcess
-from field_cases.cases import PATIENT_SECONDS, SETTLE_SECONDS, Case, Offer
+from field_cases.cases import PATIENT_SECONDS, SETTLE_SECONDS, Case, Document, Offer
+from field_cases.odd_workers import paused
+from field_cases.own_hosts import (
+    NOBODY,
+    OWN_HOSTS_PROGRAM,
+    own_hosts_environment,
+    why_no_own_hosts,
+)
+from tools import could_not_run
 
 DEADLINE_SECONDS = PATIENT_SECONDS
 
@@ -58,6 +68,50 @@ def test_fc_12_a_closed_port_is_no_doubt_and_costs_nothing(
         refused = [a for a in offer.attempts(effect_id) if a["outcome"] == "not_sent"]
         assert {a["code"] for a in refused} == {"connect_refused"}
         assert not any(a["bytes_may_have_left"] for a in refused)
+
+
+def called(name: str, target: TargetProcess) -> Callable[[Document], None]:
+    """The amendment of a contract by which the target is known by name; it speaks plain HTTP."""
+    named = target.url.replace("127.0.0.1", name)
+    assert named != target.url
+
+    def amend(document: Document) -> None:
+        adapter = json.loads(json.dumps(document["adapter"]).replace(target.url, named))
+        document["adapter"] = {**adapter, "allow_plaintext": True}
+
+    return amend
+
+
+@pytest.mark.timeout(300)
+def test_fc_12_a_name_that_resolves_later_is_no_doubt_and_costs_nothing(
+    case: Case, tmp_path: Path
+) -> None:
+    """The worker asks the C library, whose hosts file gets the name while the broker retries."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text(NOBODY)
+    if (reason := why_no_own_hosts(hosts)) is not None:
+        could_not_run(reason)
+    name = "shop.invalid"
+    amend = called(name, case.broker.target)
+    offers = [case.offer(safety, amend=amend, retry=PATIENT) for safety in SAFETIES]
+    others = [worker for worker in case.scene.workers if worker.alive]
+    (worker,) = case.scene.start_workers(
+        1, program=OWN_HOSTS_PROGRAM, **own_hosts_environment(hosts)
+    )
+    with paused(*others):
+        begun = [(offer, offer.submit()) for offer in offers]
+        for offer, effect_id in begun:
+            wait_until(partial(tried_twice, offer, effect_id), "a second try", SETTLE_SECONDS)
+        hosts.write_text(f"{NOBODY}127.0.0.1 {name}\n")
+        for offer, effect_id in begun:
+            offer.judge(effect_id, state="succeeded", requests=1, effects=1)
+    worker.kill()
+    for offer, effect_id in begun:
+        assert "retryable" in offer.states(effect_id)
+        assert "outcome_unknown" not in offer.states(effect_id)
+        unsent = [a for a in offer.attempts(effect_id) if a["outcome"] == "not_sent"]
+        assert {a["code"] for a in unsent} == {"dns_failed"}
+        assert not any(a["bytes_may_have_left"] for a in unsent)
 
 
 @pytest.mark.parametrize(

@@ -95,22 +95,31 @@ def test_fc_13_an_operation_without_an_end_is_shown_to_a_person(case: Case) -> N
         assert {e["code"] for e in offer.evidence(effect_id)} == {"operation_running"}
 
 
-def test_fc_13_an_operation_that_is_gone_proves_nothing_and_nothing_is_sent_again(
-    case: Case, desk: Desk
-) -> None:
-    begun = []
-    for safety in ("idempotent", "unsafe"):
-        offer = offered(case, safety, IMPATIENT)
-        offer.script("commit;operation(404,0)")
-        begun.append((offer, offer.submit()))
-    for offer, effect_id in begun:
-        given_up(offer, effect_id, effects=1)
-        found = {(e["verdict"], e["code"]) for e in offer.evidence(effect_id)}
-        assert found == {("unknown", "operation_gone")}
-        (made,) = offer.effect_ids(effect_id)
-        resolved = desk.resolve(effect_id, "committed", external_id=made)
-        assert resolved.status_code == 200, resolved.text
-        offer.judge(effect_id, state="succeeded", requests=1, effects=1)
+def test_fc_13_an_operation_that_is_gone_leaves_the_outcome_unknown(case: Case, desk: Desk) -> None:
+    offer = offered(case, "unsafe")
+    offer.script("commit;operation(404,2)")
+    effect_id = offer.submit()
+    view = offer.judge(effect_id, state="outcome_unknown", requests=1, effects=1)
+    assert view["reason"] == "outcome_unknown"
+    assert view["waits_for_person"]
+    codes = [e["code"] for e in offer.evidence(effect_id)]
+    assert codes[:2] == ["operation_running"] * 2
+    assert set(codes[2:]) == {"operation_gone"}
+    (made,) = offer.effect_ids(effect_id)
+    resolved = desk.resolve(effect_id, "committed", external_id=made)
+    assert resolved.status_code == 200, resolved.text
+    offer.judge(effect_id, state="succeeded", requests=1, effects=1)
+
+
+def test_fc_13_an_operation_that_is_gone_is_sent_again_under_its_key(case: Case) -> None:
+    """Once: this target repeats the 202 that it has stored, and nothing more can be learned."""
+    offer = offered(case, "idempotent")
+    offer.script("commit;operation(404,2)")
+    effect_id = offer.submit()
+    view = offer.judge(effect_id, state="outcome_unknown", requests=2, effects=1)
+    assert view["waits_for_person"]
+    assert offer.codes(effect_id) == [("in_progress", "operation_accepted")] * 2
+    assert offer.evidence(effect_id)[-1]["code"] == "operation_gone"
 
 
 def test_fc_13_an_operation_that_is_gone_is_looked_up_by_our_key(case: Case) -> None:

@@ -13,7 +13,7 @@ from effect_contracts.errors import ContractInvalid
 from field_cases.amendments import look_up_too
 from field_cases.busy import judge_busy
 from field_cases.cases import Case, Offer
-from field_cases.odd_workers import paused, skewed
+from field_cases.odd_workers import paused, start_skewed
 from hosting.scenes import go_on
 
 RETENTION_SECONDS = 5.0
@@ -77,14 +77,14 @@ def test_fc_23_an_expired_key_is_never_sent_again(case: Case) -> None:
     plain.judge(effect_id, state="manual_review", requests=1, effects=1)
 
 
-@pytest.mark.parametrize("offset", ["-1s", "+1s"])
+@pytest.mark.parametrize("seconds", [-1, 1])
 def test_fc_23_a_worker_whose_clock_is_off_judges_a_key_by_the_database(
-    case: Case, offset: str
+    case: Case, seconds: int
 ) -> None:
     forgetful = offer_forgetful(case)
     patient = offer_forgetful(case, retention_seconds=600.0, retry={"attempts_max": 8})
     first = list(case.scene.workers)
-    (successor,) = case.scene.start_workers(1, **skewed(offset))
+    successor = start_skewed(case, seconds)
     with ExitStack() as stopped:
         with paused(successor):  # so that the others send first
             dying, living = done_and_unanswered(case, forgetful, patient)

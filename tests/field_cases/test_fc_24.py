@@ -127,8 +127,8 @@ def test_fc_24_two_ids_under_one_key_freeze_the_contract_and_leave_the_receipt(
     new = offer.submit("new")
     offer.judge(new, state="prepared", reason="frozen", requests=0, effects=0)
     frozen = case.scene.rows(
-        "SELECT frozen_at, frozen_reason FROM effect_broker.contract_controls"
-        " WHERE contract_name = %s",
+        "SELECT kind, reason, placed_by FROM effect_broker.holds"
+        " WHERE contract_name = %s AND lifted_at IS NULL",
         f"proof-{offer.kind.replace('_', '-')}",
     )
-    assert [row["frozen_reason"] for row in frozen if row["frozen_at"]] == ["contract_violation"]
+    assert [tuple(row.values()) for row in frozen] == [("frozen", "contract_violation", "broker")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, LiteralString, Self
 
@@ -18,7 +18,7 @@ from psycopg.rows import dict_row
 from effect_broker.faultpoints import FaultAction, FaultPoint
 from effect_broker.proof.broker import ProofBroker, wait_until
 from effect_broker.proof.contracts import charge, tuned
-from effect_broker.proof.stack import ManagedProcess
+from effect_broker.proof.stack import PROGRAM, ManagedProcess
 from effect_broker.proof.target.client import LedgerView
 from effect_broker.proof.target.modes import ModeName
 
@@ -55,9 +55,11 @@ class Scene:
 
     # Processes -----------------------------------------------------------------------------------
 
-    def start_workers(self, count: int, **environment: str) -> list[ManagedProcess]:
-        """Start workers and wait until all are ready."""
-        started = [self.broker.stack.worker(environment) for _ in range(count)]
+    def start_workers(
+        self, count: int, /, program: Sequence[str] = PROGRAM, **environment: str
+    ) -> list[ManagedProcess]:
+        """Start workers, of another program where one is given, and wait until all are ready."""
+        started = [self.broker.stack.worker(environment, program) for _ in range(count)]
         self.workers += started
         for worker in started:
             worker.wait_ready(READY_SECONDS)

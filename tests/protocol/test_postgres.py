@@ -17,6 +17,7 @@ from psycopg.rows import TupleRow
 from effect_adapters.base import Answer, DispatchCall, Finding
 from effect_broker import repair
 from effect_broker.clock import SystemClock
+from effect_broker.holding import HoldScope
 from effect_broker.intake import EffectRequest, Intake, Tenant
 from effect_broker.keyring import AesVault
 from effect_broker.process import WorkerProcess
@@ -26,6 +27,9 @@ from effect_broker.protocol.ports import Ports, Snapshot, StoreError
 from effect_broker.protocol.run import drive
 from effect_broker.store.api import PostgresApiStore
 from effect_broker.store.catalogue import Catalogue
+from effect_broker.store.holds import Holds
+from effect_broker.store.pool import make_pool
+from effect_broker.store.roles import DatabaseRole
 from effect_broker.store.runs import PostgresWorkerStore
 from effect_contracts.document import ContractDocument
 from effect_contracts.facts import Outcome, Verdict
@@ -309,30 +313,41 @@ async def test_a_commit_whose_answer_is_lost_is_read_back_and_sent(broker: Broke
     assert await broker.state() == ("succeeded", "committed")
 
 
-async def test_a_pause_that_is_being_made_stops_the_attempt_that_is_being_granted(
+async def test_nothing_is_granted_past_a_pause_that_says_it_is_effective(
     broker: Broker, database: Database
 ) -> None:
-    """The control row is locked in transaction 1: who comes first decides, never both."""
-    document = contract("unsafe", **SHORT)
-    await broker.submit(document)
-    key = (broker.tenant.tenant_id, document.name, document.version)
-    broker.superuser.execute(
-        "INSERT INTO effect_broker.contract_controls (tenant_id, contract_name, contract_version)"
-        " VALUES (%s, %s, %s)",
-        key,
-    )
-    with psycopg.connect(database.superuser_url) as operator:
-        operator.execute(
-            "UPDATE effect_broker.contract_controls SET paused_at = now(), paused_reason = 'x'"
-            " WHERE (tenant_id, contract_name, contract_version) = (%s, %s, %s)",
-            key,
-        )
-        granting = asyncio.create_task(broker.dispatch())
-        await until(broker.waits_for_lock)
-        operator.commit()
-    assert (await granting).next is Next.RELOAD
+    """The worst moment: transaction 1 has its locks and not yet its facts when the pause comes."""
+    await broker.submit(contract("unsafe", **SHORT))
+    tenant_id = broker.tenant.tenant_id
+    async with make_pool(
+        database.url_for(DatabaseRole.API), DatabaseRole.API, application_name="test-worker"
+    ) as pool:
+        holds = Holds(pool, tenant_id)
+        with psycopg.connect(database.superuser_url) as granting:
+            granting.execute("SELECT effect_broker.share_holds(%s)", [tenant_id])
+            placing = asyncio.create_task(
+                holds.place(uuid4(), HoldScope(tenant_id), "test", "operator:test")
+            )
+            await until(broker.waits_for_lock)
+            assert not placing.done(), "it says nothing while somebody may not have seen it"
+            granting.rollback()
+        placed = await placing
+        assert (placed.created, placed.effective) == (True, True)
+    assert (await broker.dispatch()).next is Next.RELOAD
     assert broker.target.sent == []
     assert await broker.outcomes() == []
+
+
+async def test_every_change_is_waited_for_by_a_hold(broker: Broker, database: Database) -> None:
+    await broker.submit(contract("unsafe", **SHORT))
+    with psycopg.connect(database.superuser_url) as holding:
+        holding.execute("SELECT effect_broker.await_holds(%s)", [broker.tenant.tenant_id])
+        granting = asyncio.create_task(broker.dispatch())
+        await until(broker.waits_for_lock)
+        assert broker.target.sent == []
+        holding.rollback()
+    await granting
+    assert len(broker.target.sent) == 1
 
 
 # Transaction 2 ------------------------------------------------------------------------------------

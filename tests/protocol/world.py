@@ -487,6 +487,12 @@ class World:
         due = [repair.DueEffect(i.tenant_id, i.effect_id, i.generation) for i in self.memory.due()]
         return due[:limit]
 
+    async def ended_compensations(self, limit: int) -> list[repair.EndedCompensation]:
+        return []
+
+    async def settle_link(self, tenant_id: UUID, effect_id: UUID) -> None:
+        raise AssertionError("no effect of these worlds undoes another one")
+
     async def release_lifted(self, limit: int) -> int:
         """Let effects go on whose hold was lifted."""
         return await self.memory.release_lifted(limit)

@@ -8,6 +8,10 @@ from effect_broker.proof.simulation.campaign import Tally, run_campaign, world_o
 from effect_broker.proof.simulation.invariants import MEANINGS, Invariant
 from effect_broker.proof.simulation.schedule import run_picks, run_seed, silence
 from effect_broker.proof.simulation.scope import WORDS, Fault
+from effect_contracts.decide import Reason
+from effect_contracts.facts import Conclusion, Hold, Outcome, SafetyClass, Verdict
+from effect_contracts.life import LifeEvent
+from effect_contracts.trace.kinds import EventKind
 
 # About as many as a loaded machine of two cores runs in half a minute.
 SCHEDULES = 3000
@@ -49,6 +53,38 @@ def test_effects_end_in_every_way(tally: Tally) -> None:
     assert ends >= {"succeeded", "failed_final", "cancelled", "outcome_unknown", "manual_review"}
     assert tally.late_facts > 0
     assert set(tally.worlds) == set(worlds())
+
+
+def words(tally: Tally, what: str, *classes: SafetyClass) -> set[str]:
+    """What some classes, or all, have gone through."""
+    shown = [tally.shown[safety] for safety in classes or SafetyClass]
+    return {word for each in shown for kind, word in each if kind == what}
+
+
+def test_everything_that_can_happen_to_an_effect_has_happened(tally: Tally) -> None:
+    assert words(tally, "event") == {kind.value for kind in EventKind} - {
+        "submitted",  # before a schedule begins
+        "approved",  # no simulated contract wants an approval
+        "denied",
+    }
+    assert words(tally, "move") == {move.value for move in LifeEvent} - {
+        "undone",  # by another effect, which no broker of this version makes
+    }
+    # Nobody asks for approvals here, and no simulated database is restored.
+    never = {"awaiting_approval", "approval_denied", "database_restored"}
+    assert words(tally, "reason") == {reason.value for reason in Reason} - never
+    assert {hold.value for hold in Hold} - words(tally, "reason") <= never
+
+
+@pytest.mark.parametrize("safety", [s for s in SafetyClass if s is not SafetyClass.TRANSACTIONAL])
+def test_every_class_has_met_every_outcome_every_verdict_and_every_act_of_a_person(
+    tally: Tally, safety: SafetyClass
+) -> None:
+    assert words(tally, "outcome", safety) >= {outcome.value for outcome in Outcome}
+    verdicts = {word.split(" ")[1] for word in words(tally, "evidence", safety)}
+    lookless = {Verdict.MISMATCH} if safety is SafetyClass.UNSAFE else set()
+    assert verdicts == set(Verdict) - lookless
+    assert words(tally, "resolution", safety) == set(Conclusion)
 
 
 def test_one_seed_is_one_schedule_and_so_are_its_picks() -> None:

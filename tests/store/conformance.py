@@ -34,7 +34,14 @@ from effect_broker.protocol.ports import (
     Write,
 )
 from effect_broker.protocol.submission import Submission, SubmitStore
-from effect_contracts.facts import EffectState, EvidenceSource, Hold, Outcome, Verdict
+from effect_contracts.facts import (
+    CODE_OPERATION_GONE,
+    EffectState,
+    EvidenceSource,
+    Hold,
+    Outcome,
+    Verdict,
+)
 from effect_contracts.life import LifeEvent
 from store.samples import (
     TARGET,
@@ -288,6 +295,22 @@ class StoreConformance:
         ]  # fmt: skip
         assert snapshot.facts.evidence[1].external_ids == ("a", "b")
         assert tuple(e.fact for e in snapshot.evidence) == snapshot.facts.evidence
+
+    async def test_the_latest_poll_that_found_no_operation_is_shown(self, world: World) -> None:
+        effect_id = await world.submit(safety="unsafe")
+        attempt_id = await world.dispatching(effect_id)
+        await world.record(effect_id, attempt_id, Outcome.AMBIGUOUS)
+
+        def polled(s: Snapshot) -> tuple[Write, ...]:
+            move = advance(LifeEvent.EVIDENCE_SOUGHT, EffectState.RECONCILING, s.now)
+            return (evidence(s, Verdict.UNKNOWN, code=CODE_OPERATION_GONE), move)
+
+        await world.plan(effect_id, polled)
+        await world.plan(effect_id, polled)
+        facts = (await world.load(effect_id)).facts
+        latest = max(facts.evidence, key=lambda each: each.began_at)
+        assert (latest.verdict, latest.code) == (Verdict.UNKNOWN, CODE_OPERATION_GONE)
+        assert latest.began_at == facts.probe_began_at
 
     async def test_a_new_attempt_starts_the_count_of_look_ups_anew(self, world: World) -> None:
         effect_id = await world.submit(safety="reconcilable")

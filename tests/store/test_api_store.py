@@ -171,9 +171,9 @@ async def test_a_pause_of_a_contract_holds_its_effects(
 ) -> None:
     effect_id = (await api_store.submit(submission(tenant_id))).intent.effect_id
     superuser.execute(
-        "INSERT INTO effect_broker.contract_controls"
-        " (tenant_id, contract_name, contract_version, paused_reason, paused_at)"
-        " VALUES (%s, 'idempotent', '1', 'maintenance', now())",
+        "INSERT INTO effect_broker.holds"
+        " (hold_id, kind, tenant_id, contract_name, contract_version, reason, placed_by)"
+        " VALUES (gen_random_uuid(), 'paused', %s, 'idempotent', '1', 'maintenance', 'operator')",
         [tenant_id],
     )
     assert (await api_store.load(tenant_id, effect_id)).facts.holds == {Hold.PAUSED}

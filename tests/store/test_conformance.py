@@ -15,10 +15,11 @@ from effect_broker.store.api import PostgresApiStore
 from effect_broker.store.runs import PostgresWorkerStore
 from effect_contracts.facts import SafetyClass
 from store.conformance import Both, StoreConformance, World
+from store.conformance_urgency import UrgencyConformance
 from store.samples import contract
 
 
-class TestPostgres(StoreConformance):
+class TestPostgres(StoreConformance, UrgencyConformance):
     """The store of production, as the worker's role; its submit is the API's own function."""
 
     @pytest.fixture
@@ -43,7 +44,7 @@ class TestPostgres(StoreConformance):
         return World(Both(api_store, worker_store), tenant_id, runs)
 
 
-class TestMemory(StoreConformance):
+class TestMemory(StoreConformance, UrgencyConformance):
     """The store of the simulator."""
 
     @pytest.fixture

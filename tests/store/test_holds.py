@@ -90,15 +90,25 @@ async def test_an_effect_that_is_not_final_has_no_alert(world: World) -> None:
 
 # Holds --------------------------------------------------------------------------------------------
 
-_CONTROL = (
-    "INSERT INTO effect_broker.contract_controls"
-    " (tenant_id, contract_name, contract_version, {0}_reason, {0}_at)"
-    " SELECT tenant_id, contract_name, contract_version, 'test', now()"
+_HOLD = (
+    "INSERT INTO effect_broker.holds"
+    " (hold_id, kind, tenant_id, {1}, reason, placed_by)"
+    " SELECT gen_random_uuid(), '{0}', tenant_id, {1}, 'test', 'operator:test'"
     " FROM effect_broker.effect_intents"
 )
+_LIFTED = (
+    "UPDATE effect_broker.holds SET lifted_at = now(), lifted_by = 'operator:test',"
+    " lift_reason = 'test'"
+)
+_EVERYTHING = (
+    "INSERT INTO effect_broker.holds (hold_id, kind, reason, placed_by)"
+    " VALUES (gen_random_uuid(), 'paused', 'test', 'operator:test')"
+)
 HOLDS: dict[str, tuple[str, str]] = {
-    "paused": (_CONTROL.format("paused"), "DELETE FROM effect_broker.contract_controls"),
-    "frozen": (_CONTROL.format("frozen"), "DELETE FROM effect_broker.contract_controls"),
+    "paused": (_HOLD.format("paused", "contract_name, contract_version"), _LIFTED),
+    "paused, the tool": (_HOLD.format("paused", "tool"), _LIFTED),
+    "paused, everything": (_EVERYTHING, _LIFTED),
+    "frozen": (_HOLD.format("frozen", "contract_name, contract_version"), _LIFTED),
     "tenant_disabled": (
         "UPDATE effect_broker.tenants SET disabled_at = now()",
         "UPDATE effect_broker.tenants SET disabled_at = NULL",
@@ -139,7 +149,7 @@ async def test_what_a_hold_stopped_goes_on_when_it_is_lifted(
                 LifeEvent.NOTHING_SENT,
                 EffectState.PREPARED,
                 s.now.replace(year=s.now.year + 1) if waits else None,
-                reason=hold,
+                reason=hold.partition(",")[0],
                 parked=not waits,
             ),
         ),

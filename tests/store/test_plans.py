@@ -88,7 +88,7 @@ def _scans(
 
 
 # Small by nature: tenants, holds, workers, one row of identity, the fences of open effects.
-SMALL = {"tenants", "contract_controls", "database_identity", "workers", "mutation_keys"}
+SMALL = {"tenants", "holds", "database_identity", "workers", "mutation_keys"}
 
 
 def _walk(node: dict[str, Any], found: list[str]) -> None:
@@ -106,7 +106,7 @@ def _walk(node: dict[str, Any], found: list[str]) -> None:
 CHANGE = {
     "read_intent": sql.READ_INTENT,
     "lock_intent": sql.LOCK_INTENT,
-    "lock_control": sql.LOCK_CONTROL,
+    "share_holds": sql.SHARE_HOLDS,
     "attempts": sql.READ_ATTEMPTS,
     "evidence": sql.READ_EVIDENCE,
     "context": sql.READ_CONTEXT,

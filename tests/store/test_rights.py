@@ -25,7 +25,7 @@ SessionOf = Callable[[DatabaseRole], "Connection[TupleRow]"]
 
 TENANT_TABLES: tuple[LiteralString, ...] = (
     "effect_intents", "effect_attempts", "effect_evidence", "effect_receipts", "effect_events",
-    "effect_payloads", "mutation_keys", "contract_controls", "tenants",
+    "effect_payloads", "mutation_keys", "holds", "tenants",
 )  # fmt: skip
 
 
@@ -107,8 +107,8 @@ async def test_the_api_cannot_write_for_another_tenant(
         assert changed.rowcount == 0
         with refused(), api.transaction():
             api.execute(
-                "INSERT INTO effect_broker.contract_controls (tenant_id, contract_name,"
-                " contract_version) VALUES (%s, 'n', '1')",
+                "INSERT INTO effect_broker.holds (hold_id, kind, tenant_id, reason, placed_by)"
+                " VALUES (gen_random_uuid(), 'paused', %s, 'r', 'o')",
                 [other],
             )
         with pytest.raises(psycopg.Error, match="another tenant"), api.transaction():

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from effect_broker.proof.memory_store import MemoryStore
+from effect_broker.proof.simulation.store import SimulationStore
 from effect_broker.protocol.ports import (
     AddEvidence,
     AddReceipt,
@@ -150,9 +151,12 @@ class LoggedStore(MemoryStore):
             **_only(IntentRecord, asdict(intent)),
             "downstream_key_digest": key_digest,
             "requested_by": kept.submission.requested_by,
-            "send_before": kept.submission.send_before,
+            # Simulated worlds set it after the submit.
+            "send_before": self._rows[intent.effect_id].send_before,
             "cancel_requested_at": kept.cancel_requested_at,
             "reconcile_asked_at": kept.reconcile_asked_at,
+            "approved_at": self._rows[intent.effect_id].approved_at,
+            "retention_stage": 0,
             "failed_by_operator_at": next(
                 (at for write, at in kept.resolutions if write.conclusion is Conclusion.FAILED),
                 None,
@@ -194,13 +198,17 @@ class LoggedStore(MemoryStore):
                     "from_state": told[-1]["to_state"],
                     "to_state": write.state.value,
                     "reason": str(write.reason),
-                    # The walk's reconcile loop has no name of its own.
+                    # A simulated repair loop has no role before its name.
                     "actor": write.actor if ":" in write.actor else f"reconciler:{write.actor}",
                     "at": event.at,
                     "metadata": canonical_bytes(dict(write.metadata)).decode(),
                 }
             )
         return chained(intent.tenant_id, intent.effect_id, told)
+
+
+class LoggedSimulationStore(LoggedStore, SimulationStore):
+    """The store of a simulated world, likewise."""
 
 
 def chained(tenant_id: UUID, effect_id: UUID, events: list[dict[str, Any]]) -> list[dict[str, Any]]:

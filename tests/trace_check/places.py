@@ -10,17 +10,9 @@ import json
 # Columns that no event and no receipt bind: an attacker who can write to the tables can change
 # them unseen. Whatever is absurd is found all the same; what is listed here may pass.
 UNBOUND_ROWS = {
-    "attempts.*.external_id",  # of a commit that is not the one that the receipt names
-    "attempts.*.retry_after_seconds",  # unless a later attempt came too early for it
-    "attempts.*.operation",  # of an attempt whose answer was "in progress"
-    "attempts.*.result_digest",  # of a commit that is not the one that the receipt names
-    "evidence.*.evidence_id",  # unless the receipt refers to it
-    "evidence.*.external_ids",  # unless the receipt names them
-    "evidence.*.external_ids.*",
-    "evidence.*.began_at",  # of a person's or a webhook's word; within its own bounds
-    "evidence.*.result_digest",  # likewise
-    "intent.wire_digest",  # bound by nothing else that is stored
+    "intent.wire_digest",  # before the first attempt
     "intent.downstream_key_digest",  # while there is no receipt
+    "intent.retention_stage",  # of a settled effect whose rows are there
     "intent.updated_at",  # later than the last event: a requeue writes none
     "intent.send_before",  # while it would have changed no decision
     "intent.cancel_requested_at",  # likewise
@@ -30,6 +22,11 @@ UNBOUND_EVENTS = {
     "events.*.metadata.generation",  # of a run that was given up
     "events.*.metadata.why",  # likewise
     "events.*.actor",  # another worker wrote a wait, a park or a settlement
+    # The digests that older events do not have, if they are taken out.
+    "events.*.metadata.without evidence_id",
+    "events.*.metadata.without fact_digest",
+    "events.*.metadata.without receipt_digest",
+    "events.*.metadata.without wire_digest",
     "events.*.at",  # a wait, or the beginning of a look-up without a finding, at another time
 }
 # Made again by the forgery itself.
@@ -39,13 +36,14 @@ CHAIN = {"events.*.previous_digest", "events.*.digest", "intent.event_digest"}
 def place_of(path: tuple[str | int, ...], before: object = None, after: object = None) -> str:
     """Return the place of a path, the same for every element of a list.
 
-    For metadata, and the text before and after: with the member that differs.
+    For metadata, and the text before and after: with the members that differ or are gone.
     """
     place = ".".join("*" if isinstance(part, int) else part for part in path)
     if name_of(path) != "metadata" or not isinstance(before, str) or not isinstance(after, str):
         return place
     told, forged = json.loads(before), json.loads(after)
     differ = [name for name in told if name in forged and told[name] != forged[name]]
+    differ += [f"without {name}" for name in told if name not in forged]
     return ".".join([place, *differ])
 
 

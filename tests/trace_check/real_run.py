@@ -103,9 +103,8 @@ def _held(scene: Scene) -> None:
     """Effects that must not be sent: one is cancelled, one expires, one is let go on."""
     tool = scene.offer("held")
     scene.rows(
-        "INSERT INTO effect_broker.contract_controls"
-        " (tenant_id, contract_name, contract_version, paused_reason, paused_at)"
-        " VALUES (%s, 'proof-held', '1', 'by a test', clock_timestamp())",
+        "INSERT INTO effect_broker.holds (hold_id, kind, tenant_id, tool, reason, placed_by)"
+        " VALUES (gen_random_uuid(), 'paused', %s, 'proof.held', 'by a test', 'operator')",
         scene.broker.tenant_id,
     )
     cancelled, released = scene.submit(tool, "cancelled"), scene.submit(tool, "released")
@@ -118,7 +117,10 @@ def _held(scene: Scene) -> None:
         cancelled,
     )
     assert scene.broker.settled(expired, SETTLE_SECONDS)["reason"] == "expired"
-    scene.rows("UPDATE effect_broker.contract_controls SET paused_at = NULL, paused_reason = NULL")
+    scene.rows(
+        "UPDATE effect_broker.holds"
+        " SET lifted_at = clock_timestamp(), lifted_by = 'operator', lift_reason = 'by a test'"
+    )
     for effect_id, state in ((cancelled, "cancelled"), (released, "succeeded")):
         wait_until(partial(_is, scene, effect_id, state), state, SETTLE_SECONDS)
 

@@ -156,7 +156,9 @@ def test_nor_if_all_is_numbered_and_chained_again(
             if judged(trace, forge, rechain=True).clean:
                 passed[events[index]["kind"]] += 1
     # Nor does it show that somebody asked twice for a look.
-    assert passed.keys() <= {"wait", "park", "probe_started", "count_started", "reconcile_asked"}
+    assert passed.keys() <= {
+        "wait", "park", "parked", "probe_started", "count_started", "reconcile_asked",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["attempts", "evidence", "mutations", "resolutions"])

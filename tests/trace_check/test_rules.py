@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from effect_adapters.base import Answer, Finding
+from effect_broker.proof.simulation.campaign import worlds
 from effect_broker.protocol import changes
 from effect_contracts import decide
 from effect_contracts.decide import Action, Decision, Reason
@@ -23,7 +24,6 @@ from effect_contracts.trace.findings import Broken
 from effect_contracts.trace.guards import check_grant
 from effect_contracts.trace.log import EffectLine
 from effect_contracts.trace.timeline import Timeline
-from protocol.walk import DOCUMENTS
 from protocol.world import World, lost_answer
 from trace_check import corpus
 from trace_check.forging import parsed
@@ -182,8 +182,9 @@ async def test_two_objects_are_no_success(spoil: Callable[[str, Any], None]) -> 
 
 def test_a_second_attempt_while_one_is_open() -> None:
     """No store lets such a row in, so the rule is asked itself."""
-    line = _line(corpus.walked("idempotent", 0))
-    timeline = Timeline(line, DOCUMENTS["idempotent"].policy(), None)
+    lines = (_line(corpus.scheduled("idempotent", seed)) for seed in range(9))
+    line = next(line for line in lines if line.attempts)
+    timeline = Timeline(line, worlds()["idempotent"].document.policy(), None)
     check_grant(timeline, line.attempts[0].started_at)
     timeline.start(line.attempts[0])
     with pytest.raises(Broken) as problem:
@@ -198,11 +199,11 @@ def _line(lines: list[bytes]) -> EffectLine:
 # What is right stays clean ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("safety", DOCUMENTS)
-def test_no_schedule_of_the_protocol_breaks_a_rule(safety: str) -> None:
-    """A failure names its seed: `corpus.walked(safety, seed)` is the same account again."""
+@pytest.mark.parametrize("world", corpus.WORLDS)
+def test_no_schedule_of_the_protocol_breaks_a_rule(world: str) -> None:
+    """A failure names its seed: `corpus.scheduled(world, seed)` is the same account again."""
     for seed in range(5000, 5080):
-        found = verify_lines(corpus.walked(safety, seed), whole=True).violations
+        found = verify_lines(corpus.scheduled(world, seed), whole=True).violations
         assert found == (), f"seed {seed}"
 
 

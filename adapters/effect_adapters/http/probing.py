@@ -47,7 +47,7 @@ from effect_adapters.http.rendering import (
 from effect_contracts.bounded_schema import CheckTooCostly
 from effect_contracts.canonical import first_difference
 from effect_contracts.expressions import KEY_VARIABLE, pointer_value, search, url_variables
-from effect_contracts.facts import CODE_SEVERAL_MATCHES, Verdict
+from effect_contracts.facts import CODE_OPERATION_GONE, CODE_SEVERAL_MATCHES, Verdict
 from effect_contracts.http_settings import (
     DigestKey,
     EtagKey,
@@ -179,7 +179,7 @@ class Prober:
         if not succeeded:
             # Nor does its absence say how it ended: targets forget operations, done or not.
             gone = reading.reply.status in _GONE
-            return Finding(Verdict.UNKNOWN, "operation_gone" if gone else _unmatched(reading))
+            return Finding(Verdict.UNKNOWN, CODE_OPERATION_GONE if gone else _unmatched(reading))
         if reading.broken_json:
             return Finding(Verdict.UNKNOWN, "body_invalid")
         extracted = extract(accepted.extraction, reading.json_or_none)

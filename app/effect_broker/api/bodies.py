@@ -11,6 +11,7 @@ import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeVar
+from uuid import UUID
 
 from fastapi import Request
 from pydantic import (
@@ -53,7 +54,7 @@ _DISCARD_SECONDS: Final = 1.0
 _BODY_IDLE_SECONDS: Final = 10.0
 _BODY_SECONDS: Final = 30.0
 
-_STRICT: Final = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
+STRICT: Final = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -82,6 +83,10 @@ def _moment(value: object) -> object:
         raise ValueError("beyond the years 1 to 9999") from None
 
 
+def _effect_id(value: object) -> object:
+    return UUID(value) if isinstance(value, str) else value
+
+
 def _printable(text: str) -> str:
     """An id is printed on terminals, whoever it comes from."""
     if not text.isprintable():
@@ -93,10 +98,16 @@ def _conclusion(value: object) -> object:
     return Conclusion(value) if isinstance(value, str) else value
 
 
+Concluded = Annotated[Conclusion, BeforeValidator(_conclusion)]
+
+# A person's own name of a decision.
+DecisionId = Annotated[str, Field(pattern=r"^[!-~]{1,255}$")]
+
+
 class SubmitBody(BaseModel):
     """The body of `POST /v1/effects`."""
 
-    model_config = _STRICT
+    model_config = STRICT
 
     operation_key: str
     tool: str = Field(min_length=1, max_length=255)
@@ -104,12 +115,14 @@ class SubmitBody(BaseModel):
     arguments: dict[str, Any] = Field(repr=False)
     trace_id: str | None = Field(default=None, max_length=255)
     send_before: Annotated[AwareDatetime | None, BeforeValidator(_moment)] = None
+    parent_effect_id: Annotated[UUID | None, BeforeValidator(_effect_id)] = None
+    compensates: Annotated[UUID | None, BeforeValidator(_effect_id)] = None
 
 
 class EvidenceBody(BaseModel):
     """One item of evidence in a resolution."""
 
-    model_config = _STRICT
+    model_config = STRICT
 
     kind: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
     observed_at: Annotated[AwareDatetime, BeforeValidator(_moment)]
@@ -129,11 +142,11 @@ class EvidenceBody(BaseModel):
 class StatementBody(BaseModel):
     """The body of `POST /v1/effects/{id}/resolve`."""
 
-    model_config = _STRICT
+    model_config = STRICT
 
-    decision_id: str = Field(pattern=r"^[!-~]{1,255}$")
+    decision_id: DecisionId
     expected_version: int = Field(ge=1, le=2**31 - 1)
-    conclusion: Annotated[Conclusion, BeforeValidator(_conclusion)]
+    conclusion: Concluded
     reason: str = Field(min_length=1, max_length=2000, repr=False)
     evidence: list[EvidenceBody] = Field(max_length=EVIDENCE_ITEMS_MAX)
     external_id: Annotated[str, AfterValidator(_printable)] | None = Field(
@@ -169,12 +182,22 @@ async def read_json(request: Request) -> JsonValue:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" or "content-encoding" in request.headers:
         raise UnsupportedMediaType
+    return parse_strict(await read_raw(request), depth_max=_ENVELOPE_DEPTH_MAX)
+
+
+async def read_raw(request: Request) -> bytes:
+    """Return the body as it came; little more of it is read than may be used.
+
+    Raises:
+        PayloadTooLarge.
+        RequestMalformed: it does not come to its end in time.
+    """
     raw = await _bounded(request)
     if raw is None:
         setattr(request.state, BODY_LEFT, True)
         await _discard(request)
         raise PayloadTooLarge(limit_bytes=BODY_BYTES_MAX)
-    return parse_strict(raw, depth_max=_ENVELOPE_DEPTH_MAX)
+    return raw
 
 
 async def _bounded(request: Request) -> bytes | None:
@@ -231,11 +254,20 @@ async def read_submit(request: Request) -> SubmitBody:
     check_operation_key(value.get("operation_key"))
     if "arguments" in value:
         require_object(value["arguments"])
-    return _validated(SubmitBody, value, depth=1)
+    return validated(SubmitBody, value, depth=1)
 
 
 async def read_statement(request: Request) -> Statement:
     """Return what a person states of an effect.
+
+    Raises:
+        As `read_model`.
+    """
+    return (await read_model(request, StatementBody)).statement()
+
+
+async def read_model(request: Request, model: type[M]) -> M:
+    """Return the body as a strict model.
 
     Raises:
         As `read_json`.
@@ -244,11 +276,15 @@ async def read_statement(request: Request) -> Statement:
     value = await read_json(request)
     if not isinstance(value, dict):
         raise InvalidPayload(PayloadReason.NOT_AN_OBJECT, field="")
-    return _validated(StatementBody, value).statement()
+    return validated(model, value)
 
 
-def _validated(model: type[M], value: JsonValue, depth: int | None = None) -> M:
-    """Give a value to a strict model; an error names a place of at most `depth` members."""
+def validated(model: type[M], value: JsonValue, depth: int | None = None) -> M:
+    """Give a value to a strict model; an error names a place of at most `depth` members.
+
+    Raises:
+        InvalidRequest.
+    """
     try:
         return model.model_validate(value)
     except ValidationError as problem:

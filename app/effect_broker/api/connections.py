@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from effect_broker.api.problems import problem_response
+from effect_broker.log_events import event
 from effect_contracts.errors import RateLimited
 
 _log = logging.getLogger(__name__)
@@ -85,7 +86,12 @@ class Connections:
         self._open += 1
         if self._open <= self._connections_max:
             return
-        _log.warning("all %d connections are taken; those that wait give way", self._open - 1)
+        taken = self._open - 1
+        _log.warning(
+            "all %d connections are taken; those that wait give way",
+            taken,
+            extra=event("connections_taken", connections=taken),
+        )
         oldest = next(iter(self._waiting), None)
         if oldest is not None:
             oldest.drop()

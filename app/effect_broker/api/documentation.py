@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import BaseModel
+
 _EFFECT_ID = "0c0e3a1f-7a64-8e0c-9b3f-2d5a4d1c8e77"
 
 SUBMIT_EXAMPLE: dict[str, Any] = {
@@ -21,6 +23,7 @@ EFFECT_EXAMPLE: dict[str, Any] = {
     "operation_key": "order:42:charge:v1",
     "tool": "demo.charge",
     "contract": {"name": "demo-charge-idempotent", "version": "1"},
+    "request_hash": "5d" * 32,
     "safety": "idempotent",
     "guarantee": "one observable effect while the target's contract holds",
     "state": "prepared",
@@ -41,6 +44,11 @@ EFFECT_EXAMPLE: dict[str, Any] = {
     "preview": {"order": "42", "amount": 1200, "currency": "eur"},
     "receipt_digest": None,
     "now": "2026-11-29T12:00:00.000000+00:00",
+    "parent_effect_id": None,
+    "compensates": None,
+    "compensated_by": None,
+    "children": None,
+    "classification": None,
 }
 
 NEW_EXAMPLE: dict[str, Any] = EFFECT_EXAMPLE | {"replayed": False}
@@ -116,6 +124,18 @@ SUBMIT_DOCUMENTATION: dict[str, Any] = {
                             "arguments": {"type": "object"},
                             "trace_id": {"type": ["string", "null"], "maxLength": 255},
                             "send_before": {"type": ["string", "null"], "format": "date-time"},
+                            "parent_effect_id": {
+                                "type": ["string", "null"],
+                                "format": "uuid",
+                                "description": "The effect that delegates this one.",
+                            },
+                            "compensates": {
+                                "type": ["string", "null"],
+                                "format": "uuid",
+                                "description": (
+                                    "A succeeded effect that this one undoes when it succeeds."
+                                ),
+                            },
                         },
                     },
                     "example": SUBMIT_EXAMPLE,
@@ -143,6 +163,7 @@ RESOLVE_EXAMPLE: dict[str, Any] = {
 RESOLVE_DOCUMENTATION: dict[str, Any] = {
     "responses": {
         200: _answer("The effect as it stands now; `replayed` if the decision stood already"),
+        202: _answer("The contract asks for a second person; the statement waits for them"),
         400: _problem("A parameter of the request is at fault"),
         401: _problem("No or an unknown API key"),
         403: _problem("The key lacks the scope `operate`, or the tenant is disabled"),
@@ -228,6 +249,55 @@ RESPONSES_LIST: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
     200: _answer("A page, newest first"),
 }
 
+UNRESOLVED_EXAMPLE: dict[str, Any] = {
+    "effect_id": _EFFECT_ID,
+    "operation_key": "order:42:charge:v1",
+    "tenant": "acme",
+    "tool": "demo.charge",
+    "contract": {"name": "demo-charge-idempotent", "version": "1"},
+    "safety": "idempotent",
+    "state": "outcome_unknown",
+    "reason": "crash_window",
+    "reasons": ["crash_window", "backoff"],
+    "waits_for_person": False,
+    "alert": None,
+    "created_at": "2026-11-29T12:00:00.000000+00:00",
+    "age_seconds": 61.5,
+    "key_expires_at": "2026-11-30T12:00:00.100000+00:00",
+    "key_expires_in_minutes": 1439.0,
+    "last_evidence": {
+        "source": "attempt",
+        "says": "presumed_ambiguous",
+        "code": None,
+        "at": "2026-11-29T12:00:30.100000+00:00",
+    },
+    "next_action": {"step": "send", "at": "2026-11-29T12:01:04.000000+00:00"},
+    "permitted_resolutions": [
+        {"conclusion": "committed", "observed_after": None, "possible_now": True},
+        {
+            "conclusion": "not_committed",
+            "observed_after": "2026-11-29T12:00:30.600000+00:00",
+            "possible_now": True,
+        },
+        {"conclusion": "failed", "observed_after": None, "possible_now": True},
+    ],
+    "version": 3,
+    "now": "2026-11-29T12:01:01.500000+00:00",
+    "links": {
+        "self": f"/v1/effects/{_EFFECT_ID}",
+        "resolve": f"/v1/effects/{_EFFECT_ID}/resolve",
+    },
+}
+
+RESPONSES_UNRESOLVED: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
+    200: _answer("A page, the most urgent first"),
+}
+
+RESPONSES_HISTORY: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
+    200: _answer("A page of events, or the effect as it stood after `at_sequence`"),
+    404: _problem("No such effect of this tenant"),
+}
+
 RESPONSES_RECEIPT: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
     404: _problem("No such effect of this tenant, or it is not settled"),
 }
@@ -236,6 +306,87 @@ RESPONSES_WISH: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
     200: _answer("The effect as it stands now; `changed` tells whether the wish did anything"),
     404: _problem("No such effect of this tenant"),
     409: _problem("The effect does not permit it any more"),
+}
+
+# What a route with a body of its own may answer beside its success.
+_PROBLEMS_BODY: dict[int | str, dict[str, Any]] = {
+    400: _problem("A parameter of the request is at fault"),
+    401: _problem("No or an unknown API key"),
+    403: _problem("The key lacks the scope that this needs, or the tenant is disabled"),
+    413: _problem("The body is too large"),
+    415: _problem("The body is not declared as JSON"),
+    422: _problem("The body is incomplete or at fault; nothing was changed"),
+    503: _problem("The database cannot be reached; ask again"),
+}
+
+
+def documented(
+    model: type[BaseModel],
+    example: dict[str, Any],
+    answers: dict[int, str],
+    *,
+    problems: dict[int, str] | None = None,
+) -> dict[str, Any]:
+    """Return the arguments of a route whose body is read as `model`, the first answer its usual.
+
+    Bodies are read by `effect_broker.api.bodies`, so the framework does not know their schema.
+    """
+    responses = dict(_PROBLEMS_BODY)
+    responses |= {status: _answer(text) for status, text in answers.items()}
+    responses |= {status: _problem(text) for status, text in (problems or {}).items()}
+    schema = model.model_json_schema(ref_template="#/$defs/{model}")
+    content = {"application/json": {"schema": _inlined(schema), "example": example}}
+    return {
+        "status_code": next(iter(answers)),
+        "responses": responses,
+        "openapi_extra": {"requestBody": {"required": True, "content": content}},
+    }
+
+
+def _inlined(schema: Any, definitions: Any = None) -> Any:
+    """A schema without references: its parts are small, and used once."""
+    if isinstance(schema, list):
+        return [_inlined(member, definitions) for member in schema]
+    if not isinstance(schema, dict):
+        return schema
+    definitions = schema.get("$defs", definitions)
+    if "$ref" in schema:
+        return _inlined(definitions[schema["$ref"].removeprefix("#/$defs/")], definitions)
+    # The docstrings of models speak to us.
+    dropped = {"$defs"} | ({"description", "title"} if "properties" in schema else set())
+    return {k: _inlined(v, definitions) for k, v in schema.items() if k not in dropped}
+
+
+RESPONSES_PROPOSALS: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
+    200: _answer("The statements that wait to be confirmed, oldest first"),
+    404: _problem("No such effect of this tenant"),
+}
+
+RESPONSES_BATCHES: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
+    200: _answer("The decisions, newest first; `open` where their group has unresolved effects"),
+}
+
+RESPONSES_BATCH: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
+    200: _answer("The decision; `reopened_by` is what is unresolved and was not named"),
+    404: _problem("No such decision of this tenant"),
+}
+
+RESPONSES_HOLDS: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
+    200: _answer("The holds, newest first"),
+}
+
+RESPONSES_DELIVERY: dict[int | str, dict[str, Any]] = {
+    200: _answer("The delivery is stored, or was before; it will not be lost"),
+    400: _problem("The body does not come to its end in time"),
+    404: _problem("Not believed: no such endpoint, or not signed as its contract asks"),
+    413: _problem("The body is too large"),
+    422: _problem("Signed, and no JSON; it is kept as rejected"),
+    503: _problem("The database cannot be reached; deliver it again"),
+}
+
+RESPONSES_DELIVERIES: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
+    200: _answer("A page of deliveries, newest first"),
+    403: _problem("The key lacks the scope `operate`, or the tenant is disabled"),
 }
 
 _READY_EXAMPLE: dict[str, Any] = {
@@ -260,6 +411,7 @@ EXAMPLES: dict[tuple[str, str, str], dict[str, Any]] = {
     ("/v1/effects", "post", "202"): NEW_EXAMPLE,
     ("/v1/effects", "get", "200"): {"effects": [EFFECT_EXAMPLE], "cursor": None},
     ("/v1/effects/{effect_id}", "get", "200"): EFFECT_EXAMPLE | {"attempts": []},
+    ("/v1/unresolved", "get", "200"): {"unresolved": [UNRESOLVED_EXAMPLE], "cursor": None},
     ("/readyz", "get", "200"): _READY_EXAMPLE,
     ("/readyz", "get", "503"): _READY_EXAMPLE | {"status": "unavailable"},
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 from effect_broker.protocol.ports import AttemptRow, Intent
 from effect_broker.reading import EffectDetail
-from effect_contracts.facts import SafetyClass
+from effect_contracts.facts import EffectState, SafetyClass
 from effect_contracts.life import is_final
 
 # What a caller may conclude, in words; the README's guarantee table says the same at length.
@@ -32,6 +32,7 @@ def intent_body(intent: Intent) -> dict[str, Any]:
         "operation_key": intent.operation_key,
         "tool": intent.tool,
         "contract": {"name": intent.contract_name, "version": intent.contract_version},
+        "request_hash": intent.request_hash.hex(),
         "safety": intent.safety.value,
         "guarantee": GUARANTEES[intent.safety],
         "state": intent.state.value,
@@ -70,9 +71,42 @@ def effect_body(detail: EffectDetail, *, attempts: bool) -> dict[str, Any]:
     body["preview"] = dict(detail.preview)
     body["receipt_digest"] = detail.receipt_digest.hex() if detail.receipt_digest else None
     body["now"] = moment(detail.now)
+    body |= links_body(detail)
     if attempts:
         body["attempts"] = [attempt_body(row) for row in detail.attempts]
     return body
+
+
+def links_body(detail: EffectDetail) -> dict[str, Any]:
+    """Return what an effect is to others, and they to it.
+
+    `classification` is of a failed parent whose children are all settled: it says what was done
+    all the same.
+    """
+    links = detail.links
+    children = links.children
+    told = None
+    if children is not None:
+        told = {
+            "total": children.total,
+            "settled": children.settled,
+            "succeeded": children.succeeded,
+            "failed": children.failed,
+            "unresolved": children.unresolved,
+            "outcome": children.outcome,
+        }
+    failed = detail.intent.state is EffectState.FAILED_FINAL
+    outcome = None if children is None else children.outcome
+    undoing = links.compensated_by
+    return {
+        "parent_effect_id": None if links.parent_id is None else str(links.parent_id),
+        "compensates": None if links.compensates_id is None else str(links.compensates_id),
+        "compensated_by": (
+            None if undoing is None else {"effect_id": str(undoing[0]), "state": undoing[1].value}
+        ),
+        "children": told,
+        "classification": f"children_{outcome}" if failed and outcome else None,
+    }
 
 
 def committed_body(intent: Intent) -> dict[str, Any]:
@@ -81,7 +115,10 @@ def committed_body(intent: Intent) -> dict[str, Any]:
     For the outage between the commit and the answer: what the row does not tell is null, and so
     is `now`, by which a reader knows such an answer.
     """
-    unknown = ("alert", "requested_by", "trace_id", "preview", "receipt_digest", "now")
+    unknown = (
+        "alert", "requested_by", "trace_id", "preview", "receipt_digest", "now",
+        "parent_effect_id", "compensates", "compensated_by", "children", "classification",
+    )  # fmt: skip
     body = intent_body(intent) | dict.fromkeys(unknown)
     # An open effect without a next action is one that waits for a person, and no other.
     waits = intent.next_action_at is None and not is_final(intent.state)

@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from effect_broker.keyring import KeyRingProblem
+from effect_broker.log_events import event
 from effect_broker.protocol.ports import EffectMissing, StoreError, VaultError
 from effect_contracts.errors import (
     EffectError,
@@ -104,7 +105,8 @@ def _note(error: Exception) -> None:
     if isinstance(error, EffectMissing):
         return
     if isinstance(error, StoreError | VaultError | KeyRingProblem):
-        _log.warning("%s: %s", type(error).__name__, error)
+        kind = type(error).__name__
+        _log.warning("%s: %s", kind, error, extra=event("request_failed", problem=kind))
 
 
 def _allowed(request: Request, routes: tuple[APIRoute, ...]) -> list[str]:
@@ -155,7 +157,8 @@ class _LastResort:
                 await problem_response(StorageUnavailable(), Request(scope))(scope, receive, send)
         except Exception as error:
             frames = "".join(traceback.format_tb(error.__traceback__))
-            _log.error("unexpected %s\n%s", type(error).__name__, frames)
+            kind = type(error).__name__
+            _log.error("unexpected %s\n%s", kind, frames, extra=event("unexpected", problem=kind))
             if begun:
                 raise InternalError from None  # a broken answer must not look like a whole one
             await problem_response(InternalError(), Request(scope))(scope, receive, send)

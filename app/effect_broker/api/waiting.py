@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Final, TypeAlias
 from uuid import UUID
 
+from effect_broker.log_events import event
 from effect_broker.protocol.ports import StoreError
 from effect_contracts.errors import RateLimited
 
@@ -143,7 +144,12 @@ class Waits:
             return  # no news
         except Exception as error:
             # The waits end with their time then; one bad round must not end all rounds.
-            _log.error("unexpected %s while asking for waits", type(error).__name__)
+            kind = type(error).__name__
+            _log.error(
+                "unexpected %s while asking for waits",
+                kind,
+                extra=event("unexpected", problem=kind),
+            )
             return
         for one in found:
             for still in self._waiting.get(one, ()):

@@ -35,6 +35,7 @@ _POOL_SIZE: Final = 2
 # Whose URL serves a role; the first that is set. A login of `migrate` may act as every role.
 _VARIABLES: Final = {
     DatabaseRole.ADMIN: (Role.MIGRATE,),
+    DatabaseRole.PRUNE: (Role.MIGRATE,),
     DatabaseRole.WORKER: (Role.WORKER, Role.MIGRATE),
     DatabaseRole.API: (Role.API, Role.MIGRATE),
 }

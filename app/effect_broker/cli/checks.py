@@ -13,10 +13,12 @@ from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from effect_broker.cli.durations import span
 from effect_broker.cli.key_scope import MEANINGS, key_scopes
 from effect_broker.config import API_POOL_SIZE, WORKER_SESSIONS
 from effect_broker.keyring import KeyRing
 from effect_broker.store.diagnosis import FleetFacts, ServerFacts, SessionFacts
+from effect_broker.store.tenants import KeyRecord
 from effect_contracts.document import ContractDocument
 from effect_contracts.document_rules import recovery_horizon_seconds
 from effect_contracts.facts import SafetyClass
@@ -30,6 +32,8 @@ OVERDUE_SECONDS: Final = 60.0
 TIMEOUT_SECONDS_MAX: Final = 60.0
 # For `doctor`, `migrate` and a person with psql, at the moment when they are needed.
 CONNECTIONS_SPARE: Final = 5
+# Long enough to hand a new key to every caller.
+KEY_WARNING_SECONDS: Final = 14 * 86_400.0
 # PgBouncer's usual port.
 _POOLER_PORT: Final = 6432
 # A retention within this factor of the recovery horizon leaves no room for an outage of ours.
@@ -374,11 +378,11 @@ def _effect_findings(facts: FleetFacts) -> Findings:
             "restored", "the database went back in time: only idempotent effects are sent",
             "record the lost interval before anything else is sent",
         )  # fmt: skip
-    if facts.held_contracts:
-        listed = ", ".join(facts.held_contracts)
+    if facts.holds:
         yield warn(
-            "holds", f"contracts that are frozen or paused for a tenant: {listed}",
-            "find out why, then let them go on",
+            "holds", f"nothing is sent: {', '.join(facts.holds)}",
+            "`effect-broker holds list` tells who has stopped it and why; `holds lift` lets it "
+            "go on",
         )  # fmt: skip
 
 
@@ -386,8 +390,16 @@ def _effect_findings(facts: FleetFacts) -> Findings:
 
 
 def ring_findings(ring: KeyRing, facts: FleetFacts | None) -> Findings:
-    """Judge whether the ring holds every key that stored rows name."""
+    """Judge whether the ring holds every key that stored rows name, and one that signs."""
     kind = "a development ring" if ring.development else "a ring"
+    if ring.signing is None:
+        yield warn(
+            "receipts", "the key ring has no signing key, so receipts are not signed",
+            "add the section `signing` of a ring that `effect-broker keys ring` prints; then "
+            "`effect-broker receipts sign` signs those that there are",
+        )  # fmt: skip
+    else:
+        yield ok("receipts", f"receipts are signed with key {ring.signing.active}")
     if facts is None:
         yield ok("key_ring", f"{kind} is there")
         return
@@ -404,6 +416,29 @@ def ring_findings(ring: KeyRing, facts: FleetFacts | None) -> Findings:
             )  # fmt: skip
     if not any(missing.values()):
         yield ok("key_ring", f"{kind} is there and holds every key that rows name")
+
+
+# API keys ---------------------------------------------------------------------------------------
+
+
+def api_key_findings(records: Sequence[KeyRecord]) -> Findings:
+    """Judge when the keys of tenants end; what is revoked or past asks for nothing."""
+    soon = [
+        record
+        for record in records
+        if record.revoked_at is None
+        and record.expires_in_seconds is not None
+        and 0 < record.expires_in_seconds <= KEY_WARNING_SECONDS
+    ]
+    for record in sorted(soon, key=lambda r: r.expires_in_seconds or 0):
+        yield warn(
+            "api_keys",
+            f"key {record.key_id} of {record.tenant} expires in "
+            f"{span(record.expires_in_seconds or 0)}",
+            f"`effect-broker keys create --tenant {record.tenant}`, and give it to its callers",
+        )
+    if not soon:
+        yield ok("api_keys", "no API key expires within 14 days")
 
 
 # Contracts --------------------------------------------------------------------------------------

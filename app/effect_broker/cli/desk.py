@@ -15,8 +15,11 @@ from uuid import UUID
 
 import typer
 
+from effect_broker.assembly import key_ring
 from effect_broker.cli.access import Logins, opened, plain
 from effect_broker.cli.output import complain
+from effect_broker.config import Settings
+from effect_broker.keyring import KeyRingProblem, RingSigner, ring_signer
 from effect_broker.protocol.ports import EffectMissing
 from effect_broker.store.api import PostgresApiStore
 from effect_broker.store.roles import DatabaseRole
@@ -89,12 +92,27 @@ def known_effect() -> Iterator[None]:
         complain("there is no such effect of this tenant; `effect-broker effects list`")
 
 
-def operator() -> str:
+def credential() -> str:
+    """The name of whoever runs the command."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):
         name = "unknown"
-    return f"operator:{plain(name, 64)}"
+    return plain(name, 64)
+
+
+def operator() -> str:
+    """The actor of what this command does."""
+    return f"operator:{credential()}"
+
+
+def signer(settings: Settings) -> RingSigner | None:
+    """What signs the receipt that a command may write. Without a ring it stays unsigned: what a
+    person has to say of an effect must not wait for a key, and `receipts sign` follows it up."""
+    try:
+        return ring_signer(key_ring(settings))
+    except KeyRingProblem:
+        return None
 
 
 def text(option: str, given: str | None) -> str | None:

@@ -28,6 +28,7 @@ from effect_broker.store import diagnosis
 from effect_broker.store.documents import active_documents
 from effect_broker.store.reachability import connection_trouble
 from effect_broker.store.roles import DatabaseRole
+from effect_broker.store.tenants import KeyRecord, Tenants
 from effect_contracts.document import ContractDocument
 from effect_contracts.errors import ContractInvalid
 
@@ -113,6 +114,8 @@ def _examine_database(found: Logins) -> Iterator[Finding]:
     if worker is not None:
         yield from _contracts(worker, found.settings)
     yield from _ring(found.settings, fleet)
+    if DatabaseRole.ADMIN in usable:
+        yield from _api_keys(usable[DatabaseRole.ADMIN])
     if fleet is not None:
         yield from checks.key_scope_findings(fleet.operation_keys)
 
@@ -177,6 +180,19 @@ def _contracts(login: Login, settings: Settings) -> Iterator[Finding]:
         )  # fmt: skip
         return
     yield from checks.contract_findings(documents, _resolver(settings))
+
+
+def _api_keys(login: Login) -> Iterator[Finding]:
+    async def read() -> tuple[KeyRecord, ...]:
+        async with opened(login) as pool:
+            return await Tenants(pool).keys()
+
+    try:
+        records = asyncio.run(read())
+    except (StoreError, ConfigurationProblem) as problem:
+        yield _unlooked("api_keys", problem)
+        return
+    yield from checks.api_key_findings(records)
 
 
 def _resolver(settings: Settings) -> Callable[[str], bool]:

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from effect_broker.api.presentation import effect_body, moment
+from effect_broker.cli.durations import span
 from effect_broker.cli.effect_wait import next_step, overdue_seconds
 from effect_broker.cli.output import console, print_table
 from effect_broker.cli.reasons import words_of
@@ -53,11 +54,11 @@ def row(detail: EffectDetail) -> tuple[object, ...]:
         following = "a person"
     else:
         late = overdue_seconds(detail)
-        following = "now" if abs(late) < 1 else f"{_span(abs(late))} {'ago' if late > 0 else ''}"
+        following = "now" if abs(late) < 1 else f"{span(abs(late))} {'ago' if late > 0 else ''}"
     age = (detail.now - intent.created_at).total_seconds()
     return (
         intent.effect_id, intent.state.value, intent.reason, intent.tool, intent.operation_key,
-        _span(age), following.strip(),
+        span(age), following.strip(),
     )  # fmt: skip
 
 
@@ -134,7 +135,7 @@ def advice(inspection: Inspection) -> Iterator[str]:
     if not detail.parked and not is_final(intent.state):
         if late > _QUIET_SECONDS:
             yield (
-                f"It should have moved {_span(late)} ago. See that a worker runs: "
+                f"It should have moved {span(late)} ago. See that a worker runs: "
                 "`effect-broker doctor`."
             )
         else:
@@ -224,11 +225,3 @@ def _event_body(event: EventRecord) -> dict[str, Any]:
 
 def _clock(at: datetime | None) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03d}Z" if at else ""
-
-
-def _span(seconds: float) -> str:
-    """How long, in the unit that a reader would choose."""
-    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

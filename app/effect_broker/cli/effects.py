@@ -7,28 +7,28 @@ says in words what is known, what happens next and when, and what a person can d
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 from uuid import UUID
 
 import typer
 
 from effect_broker.api.presentation import effect_body, intent_body
 from effect_broker.assembly import key_ring
-from effect_broker.cli import effect_page, resolve, wishes
+from effect_broker.cli import approve, effect_page, fork, history_page, resolve, unresolved, wishes
 from effect_broker.cli.access import Logins, logins, opened, plain, run
 from effect_broker.cli.desk import (
     EffectArgument,
     KeyOption,
     TenantOption,
+    credential,
     desk,
     known_effect,
-    operator,
     text,
 )
+from effect_broker.cli.durations import seconds_of
 from effect_broker.cli.effect_wait import Ending, follow
 from effect_broker.cli.output import AsJson, complain, print_json, print_table
 from effect_broker.faultpoints import FaultPoints
@@ -44,6 +44,7 @@ from effect_broker.reading import (
     EffectPage,
     ReceiptRecord,
 )
+from effect_broker.receipts import receipt_document, signature_bodies
 from effect_broker.secretrefs import SecretReferences
 from effect_broker.store.api import PostgresApiStore
 from effect_broker.store.roles import DatabaseRole
@@ -53,13 +54,14 @@ from effect_contracts.errors import PayloadConflict, UnknownTool
 from effect_contracts.facts import EffectState
 
 app = typer.Typer(help="Effects: what was asked for, and what became of it.", no_args_is_help=True)
+app.command("unresolved")(unresolved.unresolved)
 app.command("resolve")(resolve.resolve)
+app.command("confirm")(resolve.confirm)
+app.command("approve")(approve.approve)
+app.command("deny")(approve.deny)
 app.command("reconcile")(wishes.reconcile)
 app.command("cancel")(wishes.cancel)
-
-_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
-_UNIT_SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
-_DURATION_SECONDS_MAX: Final = 315_360_000.0
+app.command("fork")(fork.fork_effect)
 
 
 @app.command("list")
@@ -89,7 +91,7 @@ def list_effects(
         reason=text("--reason", reason),
         tool=text("--tool", tool),
         operation_prefix=text("--prefix", prefix),
-        older_than_seconds=None if older_than is None else _seconds(older_than),
+        older_than_seconds=None if older_than is None else seconds_of(older_than),
         unresolved=unresolved,
     )
     after = text("--cursor", cursor)
@@ -117,10 +119,24 @@ def list_effects(
 def inspect(
     effect: EffectArgument = None,
     operation_key: KeyOption = None,
+    at_sequence: Annotated[
+        int | None, typer.Option(min=1, max=2**31 - 1, help="As it stood after this event.")
+    ] = None,
+    compare_to: Annotated[
+        int | None, typer.Option(min=1, max=2**31 - 1, help="And what changed to this event.")
+    ] = None,
     tenant: TenantOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show all that is known of an effect, what happens next, and what a person can do."""
+    """Show all that is known of an effect, what happens next, and what a person can do.
+
+    With --at-sequence, what was known after one of its events, folded from the stored events."""
+    if at_sequence is not None:
+        moments = (at_sequence, compare_to)
+        history_page.inspect_then(effect, operation_key, tenant, moments, as_json=as_json)
+        return
+    if compare_to is not None:
+        complain("--compare-to needs --at-sequence, the moment to compare", 2)
 
     async def read(found: Logins) -> effect_page.Inspection:
         async with desk(found, tenant) as at:
@@ -152,7 +168,7 @@ def wait(
     as_json: AsJson = False,
 ) -> None:
     """Wait until an effect has ended: exit 0 succeeded, 1 did not, 3 waits for a person."""
-    limit = None if timeout is None else _seconds(timeout)
+    limit = None if timeout is None else seconds_of(timeout)
 
     async def watch(found: Logins) -> Ending:
         async with desk(found, tenant) as at:
@@ -203,6 +219,8 @@ def receipt(
     rows = [(name, _cell(value)) for name, value in content.items()]
     rows += [(f"field {name}", _cell(value)) for name, value in body["fields"].items()]
     rows.append(("digest", body["digest"]))
+    signed = ", ".join(one["key_id"] for one in body["signatures"])
+    rows.append(("signed by", signed or "nobody: `effect-broker receipts sign`"))
     print_table(f"receipt of {effect_id}", ("what", "value"), rows)
 
 
@@ -234,7 +252,7 @@ def submit(
                 PostgresApiStore(pool), _adapters(found), ring, AesVault(ring),
                 FaultPoints.from_environment().reach,
             )  # fmt: skip
-            asker = Tenant(at.tenant.tenant_id, at.tenant.hmac_key_id, operator())
+            asker = Tenant(at.tenant.tenant_id, at.tenant.hmac_key_id, credential())
             return await intake.submit(asker, request)
 
     with logins() as found:
@@ -296,6 +314,8 @@ def _receipt_body(
     body: dict[str, Any] = {
         "receipt": parse_strict(record.content),
         "digest": record.digest.hex(),
+        "signatures": signature_bodies(record),
+        "document": receipt_document(record),
         "result": None,
         "fields": {},
     }
@@ -310,16 +330,6 @@ def _receipt_body(
     stored = parse_strict(text, bytes_max=len(text))
     assert isinstance(stored, dict)
     return body | stored
-
-
-def _seconds(given: str) -> float:
-    matched = _DURATION.fullmatch(given.strip())
-    seconds = -1.0
-    if matched is not None:
-        seconds = float(matched[1]) * _UNIT_SECONDS[matched[2]]
-    if not 0 <= seconds <= _DURATION_SECONDS_MAX:
-        complain(f"'{plain(given)}' is no duration; write 90s, 15m, 2h or 1d", 2)
-    return seconds
 
 
 def _cell(value: object) -> str:

@@ -18,10 +18,16 @@ from effect_broker.cli import (
     conformance,
     contracts,
     database,
+    decisions,
     doctor,
+    drill,
     effects,
     events,
+    evidence,
+    holds,
     proofs,
+    receipts,
+    retention,
     servers,
     simulate,
     tenants,
@@ -54,13 +60,19 @@ servers.register(app)
 proofs.register(app)
 app.add_typer(effects.app, name="effects")
 app.add_typer(events.app, name="events")
+app.add_typer(evidence.app, name="evidence")
+app.add_typer(receipts.app, name="receipts")
 conformance.register(contracts.app)
 simulate.register(contracts.app)
 app.add_typer(contracts.app, name="contracts")
 app.add_typer(tenants.tenants_app, name="tenants")
 app.add_typer(tenants.keys_app, name="keys")
+app.add_typer(holds.app, name="holds")
+app.add_typer(decisions.app, name="decisions")
+app.add_typer(drill.app, name="drill")
 app.add_typer(database.app, name="database")
 doctor.register(app)
+retention.register(app, tenants.keys_app)
 up.register(app)
 
 

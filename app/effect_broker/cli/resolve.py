@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 import typer
@@ -16,17 +17,25 @@ from effect_broker.cli.desk import (
     EffectArgument,
     KeyOption,
     TenantOption,
+    credential,
     desk,
     known_effect,
-    operator,
+    signer,
 )
 from effect_broker.cli.output import AsJson, complain, print_json
 from effect_broker.clock import new_id
 from effect_broker.reading import EffectDetail
-from effect_broker.resolving import Resolving, Statement
+from effect_broker.resolving import Recorded, Resolving, Statement
 from effect_broker.store.api import PostgresApiStore
 from effect_broker.store.roles import DatabaseRole
-from effect_contracts.errors import DecisionConflict, StaleVersion, TooEarly, TransitionRefused
+from effect_contracts.errors import (
+    AnotherRequest,
+    DecisionConflict,
+    SecondPersonRequired,
+    StaleVersion,
+    TooEarly,
+    TransitionRefused,
+)
 from effect_contracts.facts import Conclusion
 
 
@@ -67,30 +76,64 @@ def resolve(
         "conclusion": conclusion.value,
         "reason": reason,
         "external_id": external_id,
-        "evidence": [_item(text) for text in evidence],
+        "evidence": [evidence_item(text) for text in evidence],
     }
     statement = _statement(body)
 
-    detail, created = _recorded(statement, effect, operation_key, tenant)
+    async def record(store: PostgresApiStore, tenant_id: UUID, effect_id: UUID) -> Recorded:
+        return await Resolving(store, new_id).resolve(tenant_id, effect_id, statement, credential())
+
+    show(*recorded(record, effect, operation_key, tenant), as_json)
+
+
+def confirm(
+    decision_id: Annotated[
+        str, typer.Option("--decision-id", help="Of the statement (`effects inspect` shows it).")
+    ],
+    effect: EffectArgument = None,
+    operation_key: KeyOption = None,
+    tenant: TenantOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Confirm what another person has concluded, where the contract asks for two."""
+
+    async def record(store: PostgresApiStore, tenant_id: UUID, effect_id: UUID) -> Recorded:
+        return await Resolving(store, new_id).confirm(
+            tenant_id, effect_id, decision_id, credential()
+        )
+
+    show(*recorded(record, effect, operation_key, tenant), as_json)
+
+
+Record = Callable[[PostgresApiStore, UUID, UUID], Awaitable[Recorded]]
+
+_SAID: Final = {
+    Recorded.NEW: "recorded",
+    Recorded.STOOD: "stood already, nothing was changed",
+    Recorded.PROPOSED: "waits for a second person: `effects confirm`, as somebody else",
+}
+
+
+def show(detail: EffectDetail, what: Recorded, as_json: bool) -> None:
     if as_json:
-        print_json(effect_body(detail, attempts=True) | {"replayed": not created})
+        said = {"replayed": what is Recorded.STOOD}
+        if what is Recorded.PROPOSED:
+            said["awaits_second_person"] = True
+        print_json(effect_body(detail, attempts=True) | said)
         return
     intent = detail.intent
-    what = "recorded" if created else "stood already, nothing was changed"
-    print(f"{intent.effect_id} {intent.state.value} ({intent.reason}): {what}")
+    print(f"{intent.effect_id} {intent.state.value} ({intent.reason}): {_SAID[what]}")
 
 
-def _recorded(
-    statement: Statement, effect: str | None, operation_key: str | None, tenant: str | None
-) -> tuple[EffectDetail, bool]:
-    async def work(found: Logins) -> tuple[EffectDetail, bool]:
+def recorded(
+    record: Record, effect: str | None, operation_key: str | None, tenant: str | None
+) -> tuple[EffectDetail, Recorded]:
+    async def work(found: Logins) -> tuple[EffectDetail, Recorded]:
         async with desk(found, tenant) as at, opened(found.of(DatabaseRole.API)) as pool:
             effect_id: UUID = at.effect_id(effect, operation_key)
-            store = PostgresApiStore(pool)
-            created = await Resolving(store, new_id).resolve(
-                at.tenant.tenant_id, effect_id, statement, operator()
-            )
-            return await store.effect(at.tenant.tenant_id, effect_id), created
+            store = PostgresApiStore(pool, signer=signer(found.settings))
+            said = await record(store, at.tenant.tenant_id, effect_id)
+            return await store.effect(at.tenant.tenant_id, effect_id), said
 
     with logins() as found, known_effect():
         try:
@@ -110,11 +153,11 @@ def _recorded(
                 f"an effect in state {refused.extras.get('state')} does not permit this; "
                 "`effects inspect` says what is possible. Nothing was recorded"
             )
-        except DecisionConflict as conflict:
+        except (DecisionConflict, SecondPersonRequired, AnotherRequest) as conflict:
             complain(conflict.detail)
 
 
-def _item(text: str) -> dict[str, str]:
+def evidence_item(text: str) -> dict[str, str]:
     """Read one --evidence."""
     names = {"kind": "kind", "ref": "reference", "digest": "digest", "note": "note",
              "observed": "observed_at"}  # fmt: skip

@@ -121,7 +121,7 @@ def target(
 
 def _settings() -> Settings:
     settings = load_settings()
-    logs.configure(settings.log_level)
+    logs.configure(settings.log_level, as_json=settings.json_logs)
     return settings
 
 
@@ -152,6 +152,7 @@ async def _serve(
 
     from effect_broker.api.app import create_app
     from effect_broker.api.connections import ACCEPTS_AT_ONCE, Connections, connections_max
+    from effect_broker.api.limits import RequestLimits
 
     class Server(uvicorn.Server):
         """uvicorn's, but that our own signal handling ends it with 0, and that it says when."""
@@ -188,7 +189,13 @@ async def _serve(
 
         limit = connections_max()
         connections = Connections(limit)
-        app = create_app(opened, draining=lambda: server.should_exit, connections_max=limit)
+        limits = RequestLimits(settings.tenant_requests_per_second, settings.tenant_requests_burst)
+        app = create_app(
+            opened,
+            draining=lambda: server.should_exit,
+            connections_max=limit,
+            limits=limits,
+        )
         config = uvicorn.Config(
             app,
             http=connections.protocol,  # type: ignore[arg-type]  # called like the class

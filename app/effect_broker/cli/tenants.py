@@ -17,10 +17,12 @@ import typer
 
 from effect_broker.assembly import key_ring
 from effect_broker.cli.access import Logins, logins, opened, plain, run
+from effect_broker.cli.durations import seconds_of
 from effect_broker.cli.output import AsJson, complain, print_json, print_table
 from effect_broker.clock import new_id
 from effect_broker.config import load_settings
-from effect_broker.keyring import new_key_ring
+from effect_broker.intake import Scope
+from effect_broker.keyring import new_key_ring, ring_public_keys
 from effect_broker.store.pool import Pool
 from effect_broker.store.roles import DatabaseRole
 from effect_broker.store.tenants import (
@@ -32,6 +34,7 @@ from effect_broker.store.tenants import (
     TenantRecord,
     Tenants,
 )
+from effect_contracts.signed_receipts import public_keys
 
 tenants_app = typer.Typer(help="Tenants: who may submit effects.", no_args_is_help=True)
 keys_app = typer.Typer(help="API keys of tenants, and the broker's own key ring.",
@@ -40,7 +43,9 @@ keys_app = typer.Typer(help="API keys of tenants, and the broker's own key ring.
 # As the CHECK of `effect_broker.tenants` says it; refused here with a sentence.
 _TENANT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _KEY_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_SCOPE: Final = re.compile(r"[a-z][a-z0-9_.:-]{0,62}")
+_SCOPES: Final = frozenset(scope.value for scope in Scope)
+# A key that ends sooner than it is handed over is a mistake.
+_EXPIRES_SECONDS_MIN: Final = 60.0
 
 TenantName = Annotated[str, typer.Argument(metavar="NAME", help="The tenant's name.")]
 
@@ -127,7 +132,14 @@ def _switch(name: str, *, disabled: bool, as_json: bool) -> None:
 def create_key(
     tenant: Annotated[str, typer.Option(help="Whose key it is.")],
     scope: Annotated[
-        list[str] | None, typer.Option(help="What it may do; may be given again.")
+        list[str] | None,
+        typer.Option(
+            help="What it may do: submit, read, operate, admin, or effects (submit and read, the "
+            "default); may be given again."
+        ),
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(help="Its end: 90d, 12h; without it, it ends when revoked.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -135,12 +147,15 @@ def create_key(
     _check_name(tenant)
     scopes = tuple(scope) if scope else DEFAULT_SCOPES
     for one in scopes:
-        if not _SCOPE.fullmatch(one):
-            complain(f"'{plain(one)}' is no scope; it is a lower-case word such as 'effects'")
+        if one not in _SCOPES:
+            complain(f"'{plain(one)}' is no scope; there are {', '.join(Scope)}")
+    seconds = None if expires is None else seconds_of(expires)
+    if seconds is not None and seconds < _EXPIRES_SECONDS_MIN:
+        complain("a key lasts a minute at least; write --expires 90d")
 
     async def create(found: Logins) -> NewApiKey:
         async with _admin(found) as pool:
-            return await Tenants(pool).create_key(tenant, scopes)
+            return await Tenants(pool).create_key(tenant, scopes, seconds)
 
     with logins() as found:
         try:
@@ -149,10 +164,11 @@ def create_key(
             _no_tenant(tenant)
     if as_json:
         body = {"key_id": str(made.key_id), "tenant": tenant, "scopes": list(scopes)}
-        print_json(body | {"api_key": made.api_key})
+        print_json(body | {"expires_at": _iso(made.expires_at), "api_key": made.api_key})
     else:
         print(made.api_key)
-        _note(f"key {made.key_id} of {tenant}; keep it now, it is not shown again")
+        end = f", expires {_moment(made.expires_at)}" if made.expires_at else ""
+        _note(f"key {made.key_id} of {tenant}{end}; keep it now, it is not shown again")
 
 
 @keys_app.command("list")
@@ -178,10 +194,14 @@ def list_keys(
         print_json([_key_body(record) for record in records])
         return
     rows = [
-        (r.key_id, r.tenant, ", ".join(r.scopes), _moment(r.created_at), _moment(r.revoked_at))
+        (
+            r.key_id, r.tenant, ", ".join(r.scopes), _moment(r.created_at),
+            _moment(r.expires_at), _moment(r.revoked_at),
+        )
         for r in records
-    ]
-    print_table("API keys", ("id", "tenant", "scopes", "created", "revoked"), rows)
+    ]  # fmt: skip
+    columns = ("id", "tenant", "scopes", "created", "expires", "revoked")
+    print_table("API keys", columns, rows)
 
 
 @keys_app.command("revoke")
@@ -230,6 +250,18 @@ def print_ring(
     sys.stdout.write(new_key_ring(name, development=development))
 
 
+@keys_app.command("public")
+def print_public() -> None:
+    """Print the public keys that verify receipts, as JSON; give them to whoever has to verify."""
+    ring = key_ring(load_settings())
+    if ring.signing is None:
+        complain(
+            "the key ring has no signing key; add the section `signing` of a ring that "
+            "`effect-broker keys ring` prints"
+        )
+    print_json(public_keys(ring_public_keys(ring), ring.signing.active))
+
+
 def _admin(found: Logins) -> AbstractAsyncContextManager[Pool]:
     return opened(found.of(DatabaseRole.ADMIN))
 
@@ -271,8 +303,13 @@ def _key_body(record: KeyRecord) -> dict[str, object]:
         "tenant": record.tenant,
         "scopes": list(record.scopes),
         "created_at": record.created_at.isoformat(),
-        "revoked_at": record.revoked_at.isoformat() if record.revoked_at else None,
+        "expires_at": _iso(record.expires_at),
+        "revoked_at": _iso(record.revoked_at),
     }
+
+
+def _iso(at: datetime | None) -> str | None:
+    return at.isoformat() if at else None
 
 
 def _moment(at: datetime | None) -> str:

@@ -15,6 +15,7 @@ from effect_broker.cli.desk import (
     desk,
     known_effect,
     operator,
+    signer,
 )
 from effect_broker.cli.effect_wait import next_step
 from effect_broker.cli.output import AsJson, complain, print_json
@@ -70,7 +71,7 @@ def _asked(
         async with desk(found, tenant) as at, opened(found.of(DatabaseRole.API)) as pool:
             tenant_id: UUID = at.tenant.tenant_id
             effect_id = at.effect_id(effect, operation_key)
-            store = PostgresApiStore(pool)
+            store = PostgresApiStore(pool, signer=signer(found.settings))
             granted = await store.change(tenant_id, effect_id, wish)
             return granted, await store.effect(tenant_id, effect_id)
 

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from effect_adapters.base import Answer
 from effect_broker.protocol.ports import (
+    AddApproval,
     AddEvidence,
     AddReceipt,
     AddResolution,
@@ -41,9 +42,11 @@ from effect_broker.protocol.ports import (
     StaleWrite,
     StartAttempt,
     StorePayload,
+    Urgency,
     Write,
 )
 from effect_broker.protocol.submission import Submission, Submitted
+from effect_broker.protocol.urgency import NO_URGENCY, urgency_after
 from effect_contracts.document import ContractDocument
 from effect_contracts.facts import (
     FINAL_STATES,
@@ -57,7 +60,6 @@ from effect_contracts.facts import (
     Hold,
     Outcome,
     SafetyClass,
-    Verdict,
 )
 
 T = TypeVar("T")
@@ -71,6 +73,7 @@ _FACTS = (
     FenceMutation,
     AddReceipt,
     AskToReconcile,
+    AddApproval,
 )
 
 # The holds that stand in a row of their own, which somebody lifts by changing that row.
@@ -102,10 +105,13 @@ class _Row:
     mutations: dict[int, str] = field(default_factory=dict)
     parked: bool = False
     alert: Alert | None = None
+    urgency: Urgency = NO_URGENCY
     resolutions: list[AddResolution] = field(default_factory=list)
     failed_by_operator: bool = False
     reconcile_asked_at: datetime | None = None
     cancel_requested_at: datetime | None = None
+    approvals: list[AddApproval] = field(default_factory=list)
+    approved_at: datetime | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -279,7 +285,7 @@ class MemoryStore:
             and latest is not None
             and e.fact.began_at > latest
         ]
-        decisive = tuple(e for e in row.evidence if e.fact.verdict is not Verdict.UNKNOWN)
+        decisive = tuple(e for e in row.evidence if e.fact.decisive)
         operations = [
             row.payloads.get(("operation", str(a.attempt_id)))
             for a in row.attempts
@@ -298,6 +304,7 @@ class MemoryStore:
             failed_by_operator=row.failed_by_operator,
             holds=frozenset(holds),
             send_before=row.send_before,
+            approved_at=row.approved_at,
             jitter_seed=intent.effect_id.int,
         )
         mutated = [o for o, kind in row.mutations.items() if kind == "mutation"]
@@ -312,6 +319,7 @@ class MemoryStore:
             operation=operations[-1] if operations else None,
             mutation_ordinal=mutated[0] if mutated else None,
             parked=row.parked,
+            urgency=row.urgency,
         )
 
     def _apply(
@@ -322,19 +330,21 @@ class MemoryStore:
         copy.attempts, copy.evidence = list(row.attempts), list(row.evidence)
         copy.payloads, copy.events = dict(row.payloads), list(row.events)
         copy.mutations = {**row.mutations, **(mutated or {})}
-        copy.resolutions = list(row.resolutions)
+        copy.resolutions, copy.approvals = list(row.resolutions), list(row.approvals)
         started: list[int] = []
         for write in writes:
             self._apply_one(copy, write, started)
         _check(copy)
+        policy = self._documents[row.intent.contract_digest].policy()
+        copy.urgency = urgency_after(row.urgency, row.intent.state, row.attempts, writes, policy)
         if any(isinstance(write, FreezeContract) for write in writes):
             intent = row.intent
             self.frozen.add((intent.tenant_id, intent.contract_name, intent.contract_version))
         for name in ("intent", "attempts", "evidence", "payloads", "events", "mutations"):
             setattr(row, name, getattr(copy, name))
         for name in (
-            "receipt", "parked", "alert", "resolutions", "failed_by_operator",
-            "reconcile_asked_at", "cancel_requested_at",
+            "receipt", "parked", "alert", "urgency", "resolutions", "failed_by_operator",
+            "reconcile_asked_at", "cancel_requested_at", "approvals", "approved_at",
         ):  # fmt: skip
             setattr(row, name, getattr(copy, name))
         for generation in started:
@@ -369,6 +379,10 @@ class MemoryStore:
                 row.reconcile_asked_at = at
             case AskToCancel(asked_at=at):
                 row.cancel_requested_at = row.cancel_requested_at or at
+            case AddApproval():
+                _guard(all(a.decision_id != write.decision_id for a in row.approvals))
+                row.approvals.append(write)
+                row.approved_at = write.at if write.approved else row.approved_at
             case AddResolution():
                 _guard(all(r.decision_id != write.decision_id for r in row.resolutions))
                 row.resolutions.append(write)
@@ -490,5 +504,6 @@ def _evidence_row(write: AddEvidence) -> EvidenceRow:
         began_at=write.began_at,
         covers_through=write.covers_through,
         external_ids=write.external_ids,
+        code=write.code,
     )
     return EvidenceRow(fact, write.result_digest)

@@ -158,7 +158,7 @@ class Stack:
         self.directory = directory
         self.faults = directory / "faults"
         self.faults.mkdir(parents=True, exist_ok=True)
-        self._environment = {**os.environ, **environment, ENV_FAULT_DIR: str(self.faults)}
+        self.environment = {**os.environ, **environment, ENV_FAULT_DIR: str(self.faults)}
         self._processes: list[ManagedProcess] = []
         self._count = 0
 
@@ -185,7 +185,7 @@ class Stack:
         process = ManagedProcess(
             f"{arguments[0]}-{self._count}",
             arguments,
-            self._environment | dict(environment or {}),
+            self.environment | dict(environment or {}),
             self.directory,
             ready,
             program,

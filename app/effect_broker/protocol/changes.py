@@ -21,7 +21,9 @@ from effect_broker.protocol.conclusion import (
     Sighting,
     View,
     add_fact,
+    fact_digest_of,
     held_facts,
+    hex_of,
     losses,
     needs_writing,
     view,
@@ -50,7 +52,10 @@ from effect_broker.protocol.ports import (
 from effect_contracts.audit import is_count
 from effect_contracts.backoff import exponential_seconds
 from effect_contracts.decide import Action, Reason, deadline, decide
+from effect_contracts.decide import open_operation as next_to_poll
+from effect_contracts.fact_digests import outcome_digest
 from effect_contracts.facts import (
+    CODE_FAILURE_NOTICE,
     CODE_SEVERAL_MATCHES,
     Attempt,
     Evidence,
@@ -157,7 +162,11 @@ def grant_attempt(
         parked=False,
         actor=f"worker:{executor_id}",
         kind="attempt_started",
-        metadata={"ordinal": ordinal, "attempt_id": str(attempt_id)},
+        metadata={
+            "ordinal": ordinal,
+            "attempt_id": str(attempt_id),
+            "wire_digest": hex_of(intent.wire_digest),
+        },
     )
     bind: tuple[Write, ...] = ()
     if intent.target_identity is None:
@@ -229,6 +238,17 @@ def record_outcome(
         "outcome": answer.outcome.value,
         "code": answer.code,
         "late": row.fact.outcome is Outcome.PRESUMED_AMBIGUOUS,
+        "fact_digest": outcome_digest(
+            attempt_id=attempt_id,
+            ordinal=row.fact.ordinal,
+            outcome=outcome.outcome,
+            code=outcome.code,
+            recorded_at=outcome.recorded_at,
+            external_id=outcome.external_id,
+            retry_after_seconds=outcome.retry_after_seconds,
+            operation=outcome.operation,
+            result_digest=hex_of(result_digest),
+        ),
     }
     return add_fact(
         after,
@@ -324,23 +344,11 @@ def _after_end(
 
 
 def open_operation(snapshot: Snapshot) -> AttemptRow | None:
-    """Return the attempt whose accepted operation is the next to be polled, if there is one.
-
-    An operation that has failed is not asked again: its old answer would be taken for that of a
-    later attempt. Nor is one that stood when a later attempt was granted, since nothing is
-    granted before an accepted operation is cleared.
-    """
+    """Return the row of the attempt that `effect_contracts.decide.open_operation` names."""
     if is_final(snapshot.intent.state):
         return None  # the objects themselves are counted
-    failed = {e.covers_through for e in snapshot.facts.evidence if e.verdict is Verdict.REJECTED}
-    latest_start = max((a.fact.started_at for a in snapshot.attempts), default=snapshot.now)
-    for row in reversed(snapshot.attempts):
-        recorded_at = row.fact.recorded_at
-        if not row.fact.operation or row.fact.ordinal in failed or recorded_at is None:
-            continue
-        if recorded_at >= latest_start or row is snapshot.attempts[-1]:
-            return row
-    return None
+    polled = next_to_poll(snapshot.facts)
+    return None if polled is None else snapshot.attempts[polled.ordinal - 1]
 
 
 def add_evidence(
@@ -366,6 +374,7 @@ def add_evidence(
             began_at=began_at,
             covers_through=covers_through,
             external_ids=finding.external_ids,
+            code=finding.code,
         ),
         result_digest,
     )
@@ -390,12 +399,16 @@ def add_evidence(
         "verdict": finding.verdict.value,
         "code": finding.code,
         "covers_through": covers_through,
+        "evidence_id": str(evidence_id),
+        "fact_digest": fact_digest_of(write),
     }
     sighting = Sighting(
         verdict=finding.verdict,
         counts=source is EvidenceSource.PROBE
         and is_count(snapshot.facts, snapshot.document.policy(), began_at),
         several=finding.code == CODE_SEVERAL_MATCHES,
+        told=source is EvidenceSource.WEBHOOK,
+        failure=finding.code == CODE_FAILURE_NOTICE,
     )
     return add_fact(
         after, (write, *payloads), receipt_id, actor, "evidence_added", metadata, sighting

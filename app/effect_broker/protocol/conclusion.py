@@ -15,6 +15,7 @@ from typing import assert_never
 from uuid import UUID
 
 from effect_broker.protocol.ports import (
+    AddEvidence,
     AddReceipt,
     Advance,
     AttemptRow,
@@ -27,6 +28,7 @@ from effect_broker.protocol.ports import (
 )
 from effect_contracts.audit import first_count_at, next_count_at
 from effect_contracts.decide import Action, Decision, Reason, decide
+from effect_contracts.fact_digests import evidence_digest
 from effect_contracts.facts import (
     Alert,
     Attempt,
@@ -150,7 +152,7 @@ def with_evidence(snapshot: Snapshot, row: EvidenceRow) -> Snapshot:
         facts = replace(
             facts, probes_since_attempt=facts.probes_since_attempt + 1, probe_began_at=began_at
         )
-    if row.fact.verdict is Verdict.UNKNOWN:
+    if not row.fact.decisive:
         return replace(snapshot, facts=facts)
     rows = (*snapshot.evidence, row)
     facts = replace(facts, evidence=(*facts.evidence, row.fact))
@@ -181,16 +183,22 @@ def add_fact(
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What one look-up at the target saw.
+    """What one look-up at the target saw, or what the target has told unasked.
 
     Attributes:
         counts: it began late enough after the end to count the effect's objects.
         several: there is more than one object under our key.
+        told: the target has told it unasked. It counts nothing, but an object that is not as it
+            was sent, and a failure of what has succeeded, are the target's word against the
+            receipt.
+        failure: it tells of a failure.
     """
 
     verdict: Verdict
     counts: bool
     several: bool
+    told: bool = False
+    failure: bool = False
 
 
 def _late_fact(
@@ -207,7 +215,8 @@ def _late_fact(
     """
     intent, policy = after.intent, after.document.policy()
     decision = decide(after.facts, policy, after.now)
-    succeeded = intent.state is EffectState.SUCCEEDED
+    # What was undone was there; that it is gone now contradicts nothing.
+    succeeded = intent.state in {EffectState.SUCCEEDED, EffectState.COMPENSATED}
     differs = (decision.event is LifeEvent.COMMIT_PROVED) != succeeded
     counts = sighting is not None and sighting.counts
     alert: Alert | None = None
@@ -219,6 +228,8 @@ def _late_fact(
         differs |= sighting.verdict is Verdict.MISMATCH
         kind = "counted"
         at = next_count_at(after.facts, policy, intent.state, sighting.verdict, after.now)
+    if sighting is not None and sighting.told:
+        differs |= sighting.verdict is Verdict.MISMATCH or (sighting.failure and succeeded)
     if decision.freezes or (sighting is not None and sighting.several):
         alert, kind = Alert.DUPLICATE_DETECTED, Alert.DUPLICATE_DETECTED.value
     elif differs:
@@ -257,7 +268,9 @@ def write_decision(
     version, at = intent.version + 1, _next_action_at(snapshot, facts, decision, state)
     writes: list[Write] = [*losses(decision)]
     if decision.action is Action.SETTLE:
-        writes.append(_receipt(snapshot, decision, state, receipt_id))
+        receipt = _receipt(snapshot, decision, state, receipt_id)
+        metadata = {**metadata, "receipt_digest": receipt.digest.hex()}
+        writes.append(receipt)
     if decision.freezes:
         writes.append(FreezeContract(decision.reason))
     writes.append(
@@ -334,6 +347,26 @@ def view_of(snapshot: Snapshot, decision: Decision, version: int, state: EffectS
         ordinal=decision.ordinal,
         at=decision.at,
     )
+
+
+def fact_digest_of(write: AddEvidence) -> str:
+    """Return what the event of this evidence holds of it."""
+    return evidence_digest(
+        evidence_id=write.evidence_id,
+        source=write.source,
+        verdict=write.verdict,
+        code=write.code,
+        began_at=write.began_at,
+        covers_through=write.covers_through,
+        external_ids=write.external_ids,
+        target_identity=write.target_identity,
+        result_digest=hex_of(write.result_digest),
+    )
+
+
+def hex_of(digest: bytes | None) -> str | None:
+    """Return a digest as events and traces spell it."""
+    return None if digest is None else digest.hex()
 
 
 def _receipt(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
@@ -100,6 +101,25 @@ class EvidenceRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Urgency:
+    """What the order of the unresolved effects needs (`effect_broker.protocol.urgency`).
+
+    A store keeps it with the intent's row and makes it anew at every change; a settled effect has
+    none of it.
+
+    Attributes:
+        key_expires_at: when the target may forget our key; None without a key's retention, and
+            while nothing may have been sent.
+        open_until: until when the open attempt may still be sending; None without one.
+        sender_lost: an attempt whose sender was lost is not cleared yet.
+    """
+
+    key_expires_at: datetime | None = None
+    open_until: datetime | None = None
+    sender_lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """An effect as one transaction saw it.
 
@@ -123,6 +143,7 @@ class Snapshot:
     operation: Sealed | None
     mutation_ordinal: int | None
     parked: bool = False
+    urgency: Urgency = Urgency()
 
 
 # The legal writes --------------------------------------------------------------------------
@@ -255,6 +276,21 @@ class AskToCancel:
 
 
 @dataclass(frozen=True, slots=True)
+class AddApproval:
+    """What a person has decided before the first attempt: canonical JSON and its SHA-256.
+
+    An approval counts from `at` on, the latest one; a denial says only why the effect ends.
+    """
+
+    decision_id: str
+    approved: bool
+    content: bytes
+    digest: bytes
+    actor: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class FreezeContract:
     """Stop automatic redispatch of this tenant's contract version."""
 
@@ -305,6 +341,7 @@ Write = (
     | AddResolution
     | AskToReconcile
     | AskToCancel
+    | AddApproval
     | FreezeContract
     | Requeue
     | Advance
@@ -347,6 +384,22 @@ class EffectMissing(StoreError):
 
 class ContractMoved(StoreError):
     """The contract of a submission is no longer the active one of its tool; nothing was stored."""
+
+
+class LinkRefusal(StrEnum):
+    """Why an effect cannot belong to another one."""
+
+    MISSING = "missing"
+    ANOTHER = "another"
+    NOT_COMPENSABLE = "not_compensable"
+
+
+class LinkRefused(StoreError):
+    """A submit names an effect that it cannot belong to; nothing was stored."""
+
+    def __init__(self, why: LinkRefusal) -> None:
+        super().__init__(why.value)
+        self.why = why
 
 
 class StaleWrite(StoreError):
@@ -429,6 +482,22 @@ class Vault(Protocol):
 
 class VaultError(Exception):
     """A payload cannot be opened; the text names the key id and nothing of the content."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptSignature:
+    """A signature of a receipt's content (`effect_contracts.signed_receipts`)."""
+
+    key_id: str
+    algorithm: str
+    signature: bytes
+
+
+class Signer(Protocol):
+    """Signs what this broker settles. A process without a signing key has none."""
+
+    def sign(self, content: bytes) -> ReceiptSignature:
+        """Sign a receipt's content with the active key."""
 
 
 class Clock(Protocol):

@@ -12,11 +12,11 @@ what is known, and `decide` says what follows from it under the pinned contract.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
-from effect_broker.protocol.conclusion import View, add_fact, with_evidence
+from effect_broker.protocol.conclusion import View, add_fact, fact_digest_of, with_evidence
 from effect_broker.protocol.ports import (
     AddEvidence,
     AddResolution,
@@ -47,6 +47,8 @@ class Resolution:
         content: the whole statement in canonical form: reason, evidence items, conclusion.
         digest: SHA-256 of `content`.
         actor: `operator:<credential>`.
+        proposed_by: the actor who said it first, where the contract asks for two persons and this
+            is the second one.
     """
 
     decision_id: str
@@ -58,6 +60,7 @@ class Resolution:
     content: bytes
     digest: bytes
     actor: str
+    proposed_by: str | None = None
 
 
 class Refusal(StrEnum):
@@ -69,6 +72,7 @@ class Refusal(StrEnum):
     TOO_EARLY = "too_early"
     IN_THE_FUTURE = "in_the_future"
     NOT_PERMITTED = "not_permitted"
+    NEEDS_SECOND_PERSON = "needs_second_person"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +113,23 @@ def resolve(
         after = replace(after, facts=replace(after.facts, failed_by_operator=True))
     elif resolution.conclusion is Conclusion.NOT_COMMITTED and _changes_nothing(after):
         return Change(Resolved(Refusal.NOT_PERMITTED, intent.version, intent.state))
+    oversight = snapshot.document.oversight
+    if oversight is not None and oversight.second_person and resolution.proposed_by is None:
+        return Change(Resolved(Refusal.NEEDS_SECOND_PERSON, intent.version, intent.state))
+    evidence = AddEvidence(
+        evidence_id=evidence_id,
+        source=fact.source,
+        verdict=fact.verdict,
+        code=f"resolved_{resolution.conclusion.value}",
+        began_at=fact.began_at,
+        covers_through=fact.covers_through,
+        external_ids=fact.external_ids,
+        target_identity=None,
+        response_digest=None,
+        result_digest=None,
+    )
     writes: tuple[Write, ...] = (
-        AddEvidence(
-            evidence_id=evidence_id,
-            source=fact.source,
-            verdict=fact.verdict,
-            code=f"resolved_{resolution.conclusion.value}",
-            began_at=fact.began_at,
-            covers_through=fact.covers_through,
-            external_ids=fact.external_ids,
-            target_identity=None,
-            response_digest=None,
-            result_digest=None,
-        ),
+        evidence,
         AddResolution(
             decision_id=resolution.decision_id,
             evidence_id=evidence_id,
@@ -131,13 +139,16 @@ def resolve(
             actor=resolution.actor,
         ),
     )
-    metadata = {
+    metadata: dict[str, str | int] = {
         "decision_id": resolution.decision_id,
         "conclusion": resolution.conclusion.value,
         "evidence_id": str(evidence_id),
         "digest": resolution.digest.hex(),
         "covers_through": fact.covers_through,
+        "fact_digest": fact_digest_of(evidence),
     }
+    if resolution.proposed_by is not None:
+        metadata["proposed_by"] = resolution.proposed_by
     change = add_fact(after, writes, receipt_id, resolution.actor, "resolved", metadata)
     view = change.result
     return Change(Resolved(None, view.version, view.state, view=view), change.writes)
@@ -166,6 +177,45 @@ def _refusal(snapshot: Snapshot, resolution: Resolution) -> tuple[Refusal | None
         if counts_from is not None and resolution.observed_at <= counts_from:
             return Refusal.TOO_EARLY, counts_from
     return None, None
+
+
+@dataclass(frozen=True, slots=True)
+class Permitted:
+    """A conclusion that a person may state of an effect.
+
+    Attributes:
+        observed_after: the observation has to begin after this moment; None where any will do.
+    """
+
+    conclusion: Conclusion
+    observed_after: datetime | None = None
+
+
+def permitted(snapshot: Snapshot) -> tuple[Permitted, ...]:
+    """Return what a person may conclude of the effect as it stands; nothing where nobody is asked.
+
+    `not_committed` is left out where the contract permits no way on from it.
+    """
+    intent = snapshot.intent
+    resolvable = intent.state in _RESOLVABLE or snapshot.parked
+    if is_final(intent.state) or not resolvable:
+        return ()
+    counts_from = absence_counts_from(snapshot)
+    observed_at = snapshot.now
+    if counts_from is not None:
+        observed_at = max(observed_at, counts_from + timedelta(microseconds=1))
+    absence = Evidence(
+        evidence_id="",
+        source=EvidenceSource.OPERATOR,
+        verdict=Verdict.NOT_COMMITTED,
+        began_at=observed_at,
+        covers_through=len(snapshot.attempts),
+    )
+    then = with_evidence(replace(snapshot, now=observed_at), EvidenceRow(absence))
+    found = [Permitted(Conclusion.COMMITTED)]
+    if not _changes_nothing(then):
+        found.append(Permitted(Conclusion.NOT_COMMITTED, counts_from))
+    return (*found, Permitted(Conclusion.FAILED))
 
 
 def absence_counts_from(snapshot: Snapshot) -> datetime | None:

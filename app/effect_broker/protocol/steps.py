@@ -44,9 +44,15 @@ from effect_broker.protocol.ports import (
     StoreUnavailable,
     VaultError,
 )
-from effect_contracts.canonical import JsonValue, canonical_bytes, parse_strict
-from effect_contracts.errors import InvalidPayload
-from effect_contracts.facts import EvidenceSource, Outcome, SafetyClass, Verdict
+from effect_broker.protocol.results import result_bytes
+from effect_contracts.canonical import JsonValue, parse_strict
+from effect_contracts.facts import (
+    CODE_OPERATION_GONE,
+    EvidenceSource,
+    Outcome,
+    SafetyClass,
+    Verdict,
+)
 from effect_contracts.life import is_final
 
 T = TypeVar("T")
@@ -57,9 +63,6 @@ SHORT_WAIT_SECONDS = 5.0
 
 # A probe asks one question; the contract's attempt deadline bounds it, and so does this.
 PROBE_SECONDS_MAX = 30.0
-
-# The contract bounds the response on the wire; its canonical text may be a little longer.
-_RESULT_BYTES_MAX = 64 * 1024 * 1024
 
 # Waits between tries of a write that must stand. Short, since an answer is held in memory only.
 _RETRY_FIRST_SECONDS = 0.05
@@ -196,8 +199,9 @@ async def probe(ports: Ports, tenant_id: UUID, effect_id: UUID, version: int) ->
     finding = await asking.probe(call)
     ports.reach(FaultPoint.AFTER_PROBE_ANSWER)
     covers = start.covers_through
-    if polled is not None and finding.verdict is Verdict.REJECTED:
-        covers = polled.fact.ordinal  # the operation's failure speaks of its own attempt only
+    gone = finding.verdict is Verdict.UNKNOWN and finding.code == CODE_OPERATION_GONE
+    if polled is not None and (gone or finding.verdict is Verdict.REJECTED):
+        covers = polled.fact.ordinal  # the operation's end speaks of its own attempt only
     return await _evidence_added(ports, call, finding, start.began_at, covers)
 
 
@@ -378,7 +382,7 @@ async def _evidence_added(
     result: Sealed | None = None
     digest: bytes | None = None
     if finding.verdict is Verdict.COMMITTED:
-        plain = _result_bytes(finding)
+        plain = result_bytes(finding)
         result = ports.vault.seal(call.tenant_id, call.effect_id, "result", plain)
         digest = hashlib.sha256(plain).digest()
     plan = partial(
@@ -464,7 +468,7 @@ def _sealed_result(
 ) -> tuple[Sealed | None, bytes | None]:
     if answer.outcome not in {Outcome.COMMITTED, Outcome.PARTIAL}:
         return None, None
-    plain = _result_bytes(answer)
+    plain = result_bytes(answer)
     sealed = ports.vault.seal(tenant_id, effect_id, "result", plain)
     return sealed, hashlib.sha256(plain).digest()
 
@@ -473,21 +477,6 @@ def _sealed_operation(ports: Ports, call: DispatchCall, answer: Answer) -> Seale
     if answer.operation is None:
         return None
     return ports.vault.seal(call.tenant_id, call.effect_id, "operation", answer.operation.encode())
-
-
-def _result_bytes(fact: Answer | Finding) -> bytes:
-    """The canonical form of what the caller gets back: the result and the receipt fields.
-
-    A commit is a fact whatever its answer looks like, so an answer without a canonical form
-    (beyond the limits, or with a NUL) is left out and said to be.
-    """
-    try:
-        return canonical_bytes(
-            {"result": fact.result, "fields": dict(fact.receipt_fields)},
-            bytes_max=_RESULT_BYTES_MAX,
-        )
-    except InvalidPayload as problem:
-        return canonical_bytes({"result": None, "fields": {}, "left_out": problem.reason.value})
 
 
 def _seconds_until(seen: View) -> float | None:

@@ -23,6 +23,8 @@ class Submission:
         wire: the sealed wire request, with its `wire_digest`; both or neither.
         requested_by: who asked, as the first event's actor (`caller:<credential>`).
         send_before: no first attempt may start at or after this moment.
+        parent_id: the effect that has delegated this one, of the same tenant.
+        compensates_id: the effect that this one undoes when it succeeds.
         preview: what an approver is shown; no sensitive field may be in it.
     """
 
@@ -44,6 +46,8 @@ class Submission:
     trace_id: str | None = None
     traceparent: str | None = None
     send_before: datetime | None = None
+    parent_id: UUID | None = None
+    compensates_id: UUID | None = None
     preview: Mapping[str, JsonValue] | None = field(default=None, repr=False)
 
 

@@ -12,21 +12,28 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
+from effect_broker.approving import ApprovalRecord
 from effect_broker.clock import SystemClock
-from effect_broker.protocol.ports import EffectMissing, Intent
+from effect_broker.protocol.ports import EffectMissing, Intent, Signer
+from effect_broker.protocol.resolution import Resolution
 from effect_broker.reading import (
+    NO_LINKS,
     CursorInvalid,
     EffectDetail,
     EffectFilter,
     EffectPage,
     EventRecord,
+    Links,
     ReceiptRecord,
 )
-from effect_broker.resolving import ResolutionRecord
+from effect_broker.resolving import ProposalRecord, ResolutionRecord
 from effect_broker.store import statements as sql
+from effect_broker.store.links import LINKS_OF, links_of
+from effect_broker.store.observing import UNOBSERVED, StoreObserver
 from effect_broker.store.pool import Pool
-from effect_broker.store.postgres import PostgresStore
 from effect_broker.store.rows import Row, attempt_of, intent_of, sealed_of
+from effect_broker.store.signatures import READ_SIGNATURES, signature_of
+from effect_broker.store.unresolved import UnresolvedStore
 from effect_contracts.document import ContractDocument
 from effect_contracts.facts import Alert, Conclusion
 
@@ -59,6 +66,9 @@ _REASON: Final = " AND reason = %(reason)s"
 _TOOL: Final = " AND tool = %(tool)s"
 _PREFIX: Final = " AND operation_key >= %(prefix)s AND operation_key < %(prefix_end)s"
 _OLDER: Final = " AND created_at <= clock_timestamp() - make_interval(secs => %(older_than)s)"
+_PARENT: Final = """ AND effect_id IN (
+    SELECT l.effect_id FROM effect_broker.effect_links AS l
+    WHERE l.tenant_id = %(tenant_id)s AND l.parent_id = %(parent_id)s)"""
 _AFTER: Final = " AND (created_at, effect_id) < (%(after_at)s, %(after_id)s)"
 
 _RECEIPT: Final = """
@@ -84,6 +94,34 @@ FROM effect_broker.effect_resolutions
 WHERE tenant_id = %(tenant_id)s AND decision_id = %(decision_id)s
 """
 
+_PROPOSAL: Final = """
+SELECT effect_id, decision_id, content, digest, actor, recorded_at
+FROM effect_broker.effect_proposals
+WHERE tenant_id = %(tenant_id)s AND decision_id = %(decision_id)s
+"""
+# Those that have not become a resolution, of one effect; few by nature.
+_PROPOSALS: Final = """
+SELECT p.effect_id, p.decision_id, p.content, p.digest, p.actor, p.recorded_at
+FROM effect_broker.effect_proposals AS p
+WHERE p.tenant_id = %(tenant_id)s AND p.effect_id = %(effect_id)s
+  AND NOT EXISTS (
+      SELECT 1 FROM effect_broker.effect_resolutions AS r
+      WHERE r.tenant_id = p.tenant_id AND r.decision_id = p.decision_id)
+ORDER BY p.recorded_at, p.decision_id LIMIT 20
+"""
+_PROPOSE: Final = """
+INSERT INTO effect_broker.effect_proposals (
+    tenant_id, effect_id, decision_id, expected_version, content, digest, actor)
+VALUES (%(tenant_id)s, %(effect_id)s, %(decision_id)s, %(expected_version)s, %(content)s,
+        %(digest)s, %(actor)s)
+ON CONFLICT (tenant_id, decision_id) DO NOTHING
+"""
+_APPROVAL: Final = """
+SELECT effect_id, decision_id, approved, digest, actor, recorded_at
+FROM effect_broker.effect_approvals
+WHERE tenant_id = %(tenant_id)s AND decision_id = %(decision_id)s
+"""
+
 _STANDING_STILL: Final = """
 SELECT tenant_id, effect_id
 FROM effect_broker.standing_still(%(tenant_ids)s::uuid[], %(effect_ids)s::uuid[])
@@ -95,11 +133,18 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-class PostgresApiStore(PostgresStore):
+class PostgresApiStore(UnresolvedStore):
     """What `effect_broker.intake` and `effect_broker.reading` ask of the store."""
 
-    def __init__(self, pool: Pool, boot_seconds: Callable[[], float] | None = None) -> None:
-        super().__init__(pool)
+    def __init__(
+        self,
+        pool: Pool,
+        boot_seconds: Callable[[], float] | None = None,
+        *,
+        signer: Signer | None = None,
+        observer: StoreObserver = UNOBSERVED,
+    ) -> None:
+        super().__init__(pool, signer=signer, observer=observer)
         self._boot_seconds = boot_seconds or SystemClock().boot_seconds
         self._active: dict[str, tuple[float, ContractDocument]] = {}
 
@@ -141,8 +186,13 @@ class PostgresApiStore(PostgresStore):
         Raises:
             EffectMissing, StoreUnavailable, StoreBusy.
         """
-        rows, attempts = await self._read(tenant_id, (_ONE, sql.READ_ATTEMPTS), effect_id=effect_id)
-        return _detail(_only(rows), attempts)
+        rows, attempts, links = await self._read(
+            tenant_id,
+            (_ONE, sql.READ_ATTEMPTS, LINKS_OF),
+            effect_id=effect_id,
+            effect_ids=[effect_id],
+        )
+        return _detail(_only(rows), attempts, links_of(links).get(effect_id, NO_LINKS))
 
     async def standing_still(
         self, waited: Collection[tuple[UUID, UUID]]
@@ -183,8 +233,11 @@ class PostgresApiStore(PostgresStore):
         (rows,) = await self._read(tenant_id, (query,), **parameters, limit=limit + 1)
         page = rows[:limit]
         following = len(rows) > limit
+        shown = [row["effect_id"] for row in page]
+        (found,) = await self._read(tenant_id, (LINKS_OF,), effect_ids=shown)
+        links = links_of(found)
         return EffectPage(
-            tuple(_detail(row, ()) for row in page),
+            tuple(_detail(row, (), links.get(row["effect_id"], NO_LINKS)) for row in page),
             _cursor_after(page[-1]) if following and page else None,
         )
 
@@ -194,13 +247,19 @@ class PostgresApiStore(PostgresStore):
         Raises:
             EffectMissing, StoreUnavailable, StoreBusy.
         """
-        intents, receipts = await self._read(tenant_id, (_ONE, _RECEIPT), effect_id=effect_id)
+        intents, receipts, signatures = await self._read(
+            tenant_id, (_ONE, _RECEIPT, READ_SIGNATURES), effect_id=effect_id
+        )
         _only(intents)
         if not receipts:
             return None
         row = receipts[0]
         return ReceiptRecord(
-            row["receipt_id"], row["content"].encode(), row["digest"], sealed_of(row, "result")
+            row["receipt_id"],
+            row["content"].encode(),
+            row["digest"],
+            sealed_of(row, "result"),
+            tuple(map(signature_of, signatures)),
         )
 
     async def events(self, tenant_id: UUID, effect_id: UUID) -> tuple[EventRecord, ...]:
@@ -231,6 +290,53 @@ class PostgresApiStore(PostgresStore):
             }
         )
 
+    async def proposal(self, tenant_id: UUID, decision_id: str) -> ProposalRecord | None:
+        """Return what was proposed under a decision id of this tenant.
+
+        Raises:
+            StoreUnavailable, StoreBusy.
+        """
+        (rows,) = await self._read(tenant_id, (_PROPOSAL,), decision_id=decision_id)
+        return _proposal(rows[0]) if rows else None
+
+    async def proposals(self, tenant_id: UUID, effect_id: UUID) -> tuple[ProposalRecord, ...]:
+        """Return the proposals of an effect that nobody has confirmed.
+
+        Raises:
+            StoreUnavailable, StoreBusy.
+        """
+        (rows,) = await self._read(tenant_id, (_PROPOSALS,), effect_id=effect_id)
+        return tuple(_proposal(row) for row in rows)
+
+    async def propose(self, tenant_id: UUID, effect_id: UUID, resolution: Resolution) -> None:
+        """Store a proposal; nothing happens where its decision id is taken.
+
+        Raises:
+            StoreUnavailable, StoreBusy, CommitUnknown.
+        """
+        told = {
+            "tenant_id": tenant_id,
+            "effect_id": effect_id,
+            "decision_id": resolution.decision_id,
+            "expected_version": resolution.expected_version,
+            "content": resolution.content.decode(),
+            "digest": resolution.digest,
+            "actor": resolution.actor,
+        }
+        async with self.connection() as (connection, progress), connection.transaction():
+            await connection.execute(sql.SET_TENANT, told)
+            await connection.execute(_PROPOSE, told)
+            progress.committing = True
+
+    async def approval(self, tenant_id: UUID, decision_id: str) -> ApprovalRecord | None:
+        """Return the approval or denial of a decision id of this tenant.
+
+        Raises:
+            StoreUnavailable, StoreBusy.
+        """
+        (rows,) = await self._read(tenant_id, (_APPROVAL,), decision_id=decision_id)
+        return ApprovalRecord(**rows[0]) if rows else None
+
     async def _read(
         self, tenant_id: UUID, queries: Sequence[str], **parameters: object
     ) -> list[list[dict[str, Any]]]:
@@ -245,6 +351,10 @@ class PostgresApiStore(PostgresStore):
             return [await cursor.fetchall() for cursor in cursors]
 
 
+def _proposal(row: Row) -> ProposalRecord:
+    return ProposalRecord(**{**row, "content": row["content"].encode()})
+
+
 def _listing(filters: EffectFilter, cursor: str | None) -> tuple[str, dict[str, object]]:
     """Return the query of a page and its parameters; the query is made of constants only."""
     conditions: list[str] = []
@@ -257,6 +367,9 @@ def _listing(filters: EffectFilter, cursor: str | None) -> tuple[str, dict[str, 
     if filters.reason is not None:
         conditions.append(_REASON)
         parameters["reason"] = filters.reason
+    if filters.parent_id is not None:
+        conditions.append(_PARENT)
+        parameters["parent_id"] = filters.parent_id
     if filters.tool is not None:
         conditions.append(_TOOL)
         parameters["tool"] = filters.tool
@@ -294,7 +407,7 @@ def _only(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return rows[0]
 
 
-def _detail(row: Row, attempts: Sequence[Row]) -> EffectDetail:
+def _detail(row: Row, attempts: Sequence[Row], links: Links) -> EffectDetail:
     return EffectDetail(
         intent=intent_of(row),
         parked=row["parked"],
@@ -305,4 +418,5 @@ def _detail(row: Row, attempts: Sequence[Row]) -> EffectDetail:
         now=row["now"],
         alert=Alert(row["alert"]) if row["alert"] else None,
         attempts=tuple(attempt_of(attempt) for attempt in attempts),
+        links=links,
     )

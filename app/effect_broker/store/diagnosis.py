@@ -33,7 +33,7 @@ _EFFECTS_LOOKED_AT: Final = 10_000
 TENANT_TABLES: Final = (
     "tenants",
     "api_keys",
-    "contract_controls",
+    "holds",
     "effect_intents",
     "effect_attempts",
     "effect_evidence",
@@ -42,6 +42,7 @@ TENANT_TABLES: Final = (
     "effect_payloads",
     "mutation_keys",
     "effect_resolutions",
+    "effect_receipt_signatures",
 )
 
 _SERVER: Final = """
@@ -123,10 +124,12 @@ WHERE alert IS NOT NULL GROUP BY alert ORDER BY alert
 _HALTED: Final = """
 SELECT halted_at IS NOT NULL AS halted FROM effect_broker.database_identity WHERE singleton
 """
-_CONTROLS: Final = """
-SELECT contract_name || ' ' || contract_version AS contract, count(*)::integer AS tenants
-FROM effect_broker.contract_controls WHERE frozen_at IS NOT NULL OR paused_at IS NOT NULL
-GROUP BY 1 ORDER BY 1
+_HOLDS: Final = """
+SELECT concat_ws(' ', h.kind,
+                 coalesce(h.tool, h.contract_name || ' ' || h.contract_version, 'everything'),
+                 coalesce('of ' || t.name, 'of every tenant')) AS hold
+FROM effect_broker.holds AS h LEFT JOIN effect_broker.tenants AS t USING (tenant_id)
+WHERE h.lifted_at IS NULL ORDER BY h.placed_at LIMIT 20
 """
 # The keys that new effects and those under way are derived with.
 _HMAC_KEYS: Final = """
@@ -225,7 +228,7 @@ class FleetFacts:
         holders: executor id to the number of runs that it holds.
         overdue: effects whose next action has been due for longer than was asked.
         alerts: final effects whose target says otherwise than their receipt, by kind.
-        held_contracts: contract and version to the number of tenants it is frozen or paused for.
+        holds: what is in force, the oldest first: kind, and what it is about in words.
     """
 
     schema_version: str | None
@@ -241,7 +244,7 @@ class FleetFacts:
     parked: Mapping[str, int]
     alerts: Mapping[str, int]
     halted: bool
-    held_contracts: Mapping[str, int]
+    holds: tuple[str, ...]
     hmac_key_ids: tuple[str, ...]
     payload_key_ids: tuple[str, ...]
     operation_keys: tuple[str, ...]
@@ -309,7 +312,7 @@ def look_at_fleet(url: str, overdue_seconds: float) -> FleetFacts:
             parked=counts(_PARKED),
             alerts=counts(_ALERTS),
             halted=bool(one(_HALTED).get("halted")),
-            held_contracts=counts(_CONTROLS),
+            holds=column(_HOLDS),
             hmac_key_ids=column(_HMAC_KEYS),
             payload_key_ids=column(_PAYLOAD_KEYS, {"payloads": _PAYLOADS_LOOKED_AT}),
             operation_keys=column(

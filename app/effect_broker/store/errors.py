@@ -4,6 +4,7 @@
     lock, deadlock, serialization, timeout    StoreBusy          nothing was committed
     the same losses while COMMIT is out       CommitUnknown      it has happened or it has not
     another active contract                   ContractMoved      nothing was committed
+    another effect that cannot be named       LinkRefused        nothing was committed
     a run that the engine did not take        StoreUnavailable   nothing was committed
     a guard, a constraint                     StaleWrite         a bug, or a hand in the database
     anything else                             StoreError         a bug; nothing was committed
@@ -23,9 +24,12 @@ import psycopg
 import psycopg.errors
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
+from effect_broker.hosting import ENGINE_MISSING_SQLSTATES
 from effect_broker.protocol.ports import (
     CommitUnknown,
     ContractMoved,
+    LinkRefusal,
+    LinkRefused,
     StaleWrite,
     StoreBusy,
     StoreError,
@@ -35,15 +39,15 @@ from effect_broker.protocol.ports import (
 GUARD_SQLSTATE: Final = "EB001"
 CONTRACT_MOVED_SQLSTATE: Final = "EB002"
 NOT_ENQUEUED_SQLSTATE: Final = "EB003"
+_LINK_REFUSED: Final = {
+    "EB004": LinkRefusal.MISSING,
+    "EB005": LinkRefusal.ANOTHER,
+    "EB006": LinkRefusal.NOT_COMPENSABLE,
+}
 
-# What a query on the engine's tables meets while its schema is away, is being made anew, or has
-# not been granted again. The broker's own tables are the authority and go on without it.
-ENGINE_MISSING: Final = (
-    psycopg.errors.UndefinedTable,
-    psycopg.errors.UndefinedColumn,
-    psycopg.errors.UndefinedFunction,
-    psycopg.errors.InvalidSchemaName,
-    psycopg.errors.InsufficientPrivilege,
+# The broker's own tables are the authority and go on without the engine's.
+ENGINE_MISSING: Final = tuple(
+    psycopg.errors.lookup(state) for state in sorted(ENGINE_MISSING_SQLSTATES)
 )
 
 # By SQLSTATE; a class (two letters) counts where the whole code is not listed.
@@ -120,6 +124,8 @@ def store_error(error: psycopg.Error, *, committing: bool) -> StoreError:
         text += f", constraint {constraint}"
     if state == CONTRACT_MOVED_SQLSTATE:
         return ContractMoved(text)
+    if state in _LINK_REFUSED:
+        return LinkRefused(_LINK_REFUSED[state])
     if state in _COMMIT_IN_DOUBT:
         return CommitUnknown(text)
     if _listed(state, _LOST):

@@ -46,8 +46,9 @@ _INTENTS: Final = """
 SELECT tenant_id, effect_id, operation_key, tool, request_hash, contract_name, contract_version,
        contract_digest, safety, sha256(convert_to(downstream_key, 'UTF8')) AS downstream_key_digest,
        target_identity, wire_digest, requested_by, send_before, cancel_requested_at,
-       reconcile_asked_at, failed_by_operator_at, created_at, updated_at, state, reason, version,
-       latest_ordinal, next_action_at, parked, alert, receipt_digest, event_digest
+       reconcile_asked_at, approved_at, failed_by_operator_at, created_at, updated_at, state,
+       reason, version, latest_ordinal, retention_stage, next_action_at, parked, alert,
+       receipt_digest, event_digest
 FROM effect_broker.effect_intents
 WHERE (%(tenant_id)s::uuid IS NULL OR tenant_id = %(tenant_id)s)
   AND (%(effect_id)s::uuid IS NULL OR effect_id = %(effect_id)s)

@@ -27,6 +27,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
+from effect_broker.log_events import event
 from effect_broker.store.roles import LOGIN_ROLES, DatabaseRole, session_settings
 
 T = TypeVar("T")
@@ -241,7 +242,8 @@ def _become_the_only_one(admin: psycopg.Connection[TupleRow], timeout_seconds: f
             return
         if waited % round(_SAY_EVERY_SECONDS / _WATCH_SECONDS) == 0:
             _log.info("another migration of this database runs; waiting for its end, at most "
-                      "%.0f s", (waits - waited) * _WATCH_SECONDS)  # fmt: skip
+                      "%.0f s", (waits - waited) * _WATCH_SECONDS,
+                      extra=event("migration_waits"))  # fmt: skip
         pause.wait(_WATCH_SECONDS)
     holders = admin.execute(_HOLDERS, [_ADVISORY_LOCK]).fetchall()
     raise MigrationBlocked(tuple(Blocker(*holder) for holder in holders))

@@ -5,7 +5,7 @@ writes are committed together and durably, or not at all. Round trips: submit 1,
 mutate 6 and those of the mutation itself; one more where a contract is met for the first time, or
 where a plan writes nothing.
 
-Lock order: the intent's row, then the control row of its contract, then all else. Each lock and
+Lock order: the intent's row, then the lock of the holds (shared), then all else. Each lock and
 the facts are separate statements of one READ COMMITTED transaction, sent in one pipeline: a
 statement that has waited for a lock goes on with the snapshot from before it waited, only the next
 one sees what the other transaction has done. The clock is read last.
@@ -29,11 +29,15 @@ from effect_broker.protocol.ports import (
     Mutation,
     Plan,
     Sealed,
+    Signer,
     Snapshot,
+    StoreError,
 )
 from effect_broker.protocol.submission import Submission, Submitted
+from effect_broker.protocol.urgency import urgency_after
 from effect_broker.store import statements as sql
 from effect_broker.store.errors import Progress, store_errors
+from effect_broker.store.observing import UNOBSERVED, StoreObserver
 from effect_broker.store.pool import Connection, Pool, session
 from effect_broker.store.rows import (
     StoredEffect,
@@ -42,7 +46,9 @@ from effect_broker.store.rows import (
     facts_of,
     intent_of,
     sealed_of,
+    urgency_of,
 )
+from effect_broker.store.signatures import signature_statements
 from effect_broker.store.writes import Statement, statements_for
 from effect_contracts.document import ContractDocument
 from effect_contracts.facts import Outcome
@@ -55,10 +61,19 @@ CODE_ALREADY_MUTATED = "already_mutated"
 
 
 class PostgresStore:
-    """The effect store over a pool whose lifetime is the caller's."""
+    """The effect store over a pool whose lifetime is the caller's.
 
-    def __init__(self, pool: Pool) -> None:
+    Args:
+        signer: signs each receipt in the transaction that writes it; None leaves them unsigned.
+        observer: is told what was read, changed and failed.
+    """
+
+    def __init__(
+        self, pool: Pool, *, signer: Signer | None = None, observer: StoreObserver = UNOBSERVED
+    ) -> None:
         self._pool = pool
+        self._signer = signer
+        self._observer = observer
         # Documents are immutable by digest, so what was read once is true for ever.
         self._documents: dict[bytes, ContractDocument] = {}
 
@@ -83,7 +98,10 @@ class PostgresStore:
         }
         async with self.connection() as (connection, progress):
             progress.committing = True
-            cursor = await connection.execute(sql.SUBMIT, parameters)
+            linked = submission.parent_id is not None or submission.compensates_id is not None
+            cursor = await connection.execute(
+                sql.SUBMIT_LINKED if linked else sql.SUBMIT, parameters
+            )
             row = await cursor.fetchone()
         assert row is not None, "submit_effect returns one row"
         return Submitted(row["created"], intent_of(row), row["enqueued"])
@@ -103,7 +121,9 @@ class PostgresStore:
                 reads = [await connection.execute(read, target) for read in _FACT_READS]
                 await connection.execute(sql.COMMIT)
             stored = await _stored_effect(intent, reads)
-            return await self._snapshot(connection, stored, tenant_id)
+            snapshot = await self._snapshot(connection, stored, tenant_id)
+        self._observer.loaded(snapshot)
+        return snapshot
 
     async def change(self, tenant_id: UUID, effect_id: UUID, plan: Plan[T]) -> T:
         """Lock, show, plan, write, commit.
@@ -116,8 +136,9 @@ class PostgresStore:
             stored = await _lock(connection, target)
             snapshot = await self._snapshot(connection, stored, tenant_id)
             change = plan(snapshot)
-            await _finish(connection, progress, stored, snapshot, change)
-            return change.result
+            await _finish(connection, progress, stored, snapshot, change, self._signer)
+        self._observer.changed(snapshot, change)
+        return change.result
 
     async def mutate(
         self,
@@ -152,8 +173,9 @@ class PostgresStore:
             assert row is not None, "the clock answers"
             snapshot = replace(snapshot, now=row["now"])
             change = plan(snapshot, answer)
-            await _finish(connection, progress, stored, snapshot, change)
-            return change.result
+            await _finish(connection, progress, stored, snapshot, change, self._signer)
+        self._observer.changed(snapshot, change)
+        return change.result
 
     async def payload(
         self, tenant_id: UUID, effect_id: UUID, kind: str, ref: str = ""
@@ -176,9 +198,13 @@ class PostgresStore:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[tuple[Connection, Progress]]:
         """Give a pooled connection, for this package alone; errors come out as the store's."""
-        with store_errors() as progress:
-            async with session(self._pool) as connection:
-                yield connection, progress
+        try:
+            with store_errors() as progress:
+                async with session(self._pool) as connection:
+                    yield connection, progress
+        except StoreError as problem:
+            self._observer.failed(problem)
+            raise
 
     async def _snapshot(
         self, connection: Connection, stored: StoredEffect, tenant_id: UUID
@@ -196,6 +222,7 @@ class PostgresStore:
             operation=sealed_of(stored.context, "operation"),
             mutation_ordinal=stored.context["mutation_ordinal"],
             parked=stored.intent["parked"],
+            urgency=urgency_of(stored.intent),
         )
 
     async def _document(self, connection: Connection, digest: bytes) -> ContractDocument:
@@ -231,6 +258,8 @@ _SUBMISSION_COLUMNS = (
     "trace_id",
     "traceparent",
     "send_before",
+    "parent_id",
+    "compensates_id",
 )
 
 _FACT_READS = (sql.READ_ATTEMPTS, sql.READ_EVIDENCE, sql.READ_CONTEXT)
@@ -247,7 +276,7 @@ async def _lock(connection: Connection, target: dict[str, Any]) -> StoredEffect:
         await connection.execute(sql.BEGIN)
         await connection.execute(sql.SET_TENANT, target)
         intent = await connection.execute(sql.LOCK_INTENT, target)
-        await connection.execute(sql.LOCK_CONTROL, target)
+        await connection.execute(sql.SHARE_HOLDS, target)
         reads = [await connection.execute(read, target) for read in _FACT_READS[:-1]]
     reads.append(await connection.execute(_FACT_READS[-1], target))
     return await _stored_effect(intent, reads)
@@ -269,15 +298,22 @@ async def _finish(
     stored: StoredEffect,
     snapshot: Snapshot,
     change: Change[Any],
+    signer: Signer | None,
 ) -> None:
     """Write and commit in one round trip, or let go where the plan writes nothing."""
     if not change.writes:
         await connection.execute(sql.ROLLBACK)
         return
+    intent, policy = snapshot.intent, snapshot.document.policy()
+    urgency = urgency_after(
+        snapshot.urgency, intent.state, snapshot.attempts, change.writes, policy
+    )
     planned: Iterator[Statement] = statements_for(
-        snapshot.intent, stored.intent, change.writes, snapshot.now
+        intent, stored.intent, change.writes, snapshot.now, urgency
     )
     statements = list(planned)
+    if signer is not None:
+        statements += signature_statements(signer, intent, change.writes)
     async with connection.pipeline():
         # From here on a lost connection leaves open whether COMMIT has arrived.
         progress.committing = True

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from effect_broker.protocol.ports import AttemptRow, EvidenceRow, Intent, Sealed
+from effect_broker.protocol.ports import AttemptRow, EvidenceRow, Intent, Sealed, Urgency
 from effect_contracts.facts import (
     Attempt,
     EffectState,
@@ -70,6 +70,11 @@ def intent_of(row: Row) -> Intent:
     )
 
 
+def urgency_of(row: Row) -> Urgency:
+    """Return what an intent's row keeps of its urgency."""
+    return Urgency(row["key_expires_at"], row["attempt_open_until"], row["sender_lost"])
+
+
 def attempt_of(row: Row) -> AttemptRow:
     """Return an attempt with its identity."""
     outcome = row["outcome"]
@@ -96,6 +101,7 @@ def evidence_of(row: Row) -> EvidenceRow:
         began_at=row["began_at"],
         covers_through=row["covers_through"],
         external_ids=tuple(row["external_ids"]),
+        code=row["code"],
     )
     return EvidenceRow(fact, row["result_digest"])
 
@@ -113,6 +119,7 @@ def facts_of(stored: StoredEffect) -> Facts:
         failed_by_operator=intent["failed_by_operator_at"] is not None,
         holds=_holds(intent, context),
         send_before=intent["send_before"],
+        approved_at=intent["approved_at"],
         jitter_seed=jitter_seed(intent["effect_id"]),
         bounds_restart_at=context["bounds_restart_at"],
     )

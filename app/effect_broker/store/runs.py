@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
+from uuid import UUID
 
 from effect_broker import hosting
-from effect_broker.repair import DueEffect
+from effect_broker.repair import DrilledRun, DueEffect, EndedCompensation
 from effect_broker.store.errors import ENGINE_MISSING
 from effect_broker.store.pool import Connection
 from effect_broker.store.postgres import PostgresStore
+from effect_contracts.facts import EffectState
 
 # A run that is pending on a live executor although its effect has been due for this long hangs:
 # waits inside a run are a few seconds, and while an attempt is open its deadline is the due time.
@@ -113,6 +115,29 @@ ORDER BY i.next_action_at
 LIMIT %(limit)s
 """
 
+# The first run of a drilled effect is in a queue that only the drill's worker listens to. It comes
+# back when that worker is dead, and when the ordinary path has taken the effect already. Drills of
+# long ago are let be: their effects were due in any case.
+_DRILLED: Final = """
+SELECT w.workflow_uuid AS run_id, w.queue_name
+FROM effect_broker.drills AS d
+JOIN effect_broker.effect_intents AS i ON i.tenant_id = d.tenant_id AND i.effect_id = d.effect_id
+JOIN dbos.workflow_status AS w ON w.workflow_uuid = d.effect_id::text || '.1'
+WHERE d.matched_at > clock_timestamp() - interval '1 day'
+  AND w.queue_name = %(drill_queue_prefix)s || d.drill_id::text
+  AND w.application_name = %(application_name)s
+  AND w.application_version = %(application_version)s
+  AND ((w.status = 'ENQUEUED' AND (
+           i.generation > 1 OR i.next_action_at IS NULL OR i.next_action_at <= clock_timestamp()))
+       OR (w.status IN ('ENQUEUED', 'PENDING')
+           AND coalesce(w.executor_id, d.executor_id) IS NOT NULL
+           AND NOT EXISTS (
+               SELECT 1 FROM effect_broker.workers AS k
+               WHERE k.executor_id = coalesce(w.executor_id, d.executor_id)
+                 AND k.stopped_at IS NULL
+                 AND k.beat_at > clock_timestamp() - make_interval(secs => k.ttl_seconds))))
+"""
+
 # A worker of an older release registers it undivided when it starts.
 _QUEUE: Final = """
 SELECT EXISTS (SELECT 1 FROM dbos.queues
@@ -157,13 +182,31 @@ FROM (
           WHEN 'database_restored' THEN NOT EXISTS (
               SELECT 1 FROM effect_broker.database_identity AS d WHERE d.halted_at IS NOT NULL)
           ELSE NOT EXISTS (
-              SELECT 1 FROM effect_broker.contract_controls AS c
-              WHERE c.tenant_id = h.tenant_id AND c.contract_name = h.contract_name
-                AND c.contract_version = h.contract_version
-                AND CASE h.reason WHEN 'paused' THEN c.paused_at ELSE c.frozen_at END IS NOT NULL)
+              SELECT 1 FROM effect_broker.holds AS o
+              WHERE o.lifted_at IS NULL AND o.kind = h.reason
+                AND (o.tenant_id IS NULL OR o.tenant_id = h.tenant_id)
+                AND (o.tool IS NULL OR o.tool = h.tool)
+                AND (o.contract_name IS NULL OR (o.contract_name, o.contract_version)
+                     = (h.contract_name, h.contract_version)))
           END
     LIMIT %(limit)s FOR NO KEY UPDATE OF h SKIP LOCKED) AS lifted
 WHERE i.tenant_id = lifted.tenant_id AND i.effect_id = lifted.effect_id
+"""
+
+
+# Few at any moment: a link leaves this index when its meaning is written.
+_ENDED_COMPENSATIONS: Final = """
+SELECT l.tenant_id, l.effect_id, l.compensates_id, i.state
+FROM effect_broker.effect_links AS l
+JOIN effect_broker.effect_intents AS i
+    ON i.tenant_id = l.tenant_id AND i.effect_id = l.effect_id
+WHERE l.compensates_id IS NOT NULL AND l.settled_at IS NULL
+  AND i.state IN ('succeeded', 'failed_final', 'cancelled', 'compensated')
+ORDER BY l.created_at LIMIT %(limit)s
+"""
+_SETTLE_LINK: Final = """
+UPDATE effect_broker.effect_links SET settled_at = clock_timestamp()
+WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s AND settled_at IS NULL
 """
 
 
@@ -200,6 +243,25 @@ class PostgresWorkerStore(PostgresStore):
             progress.committing = True
             return (await connection.execute(_RELEASE, {"limit": limit})).rowcount
 
+    async def ended_compensations(self, limit: int) -> Sequence[EndedCompensation]:
+        """Return compensations that have ended and whose meaning was not written yet.
+
+        Raises:
+            StoreUnavailable, StoreBusy.
+        """
+        async with self.connection() as (connection, _):
+            cursor = await connection.execute(_ENDED_COMPENSATIONS, {"limit": limit})
+            rows = await cursor.fetchall()
+        return [EndedCompensation(**{**row, "state": EffectState(row["state"])}) for row in rows]
+
+    async def settle_link(self, tenant_id: UUID, effect_id: UUID) -> None:
+        """Note that what a compensation means was written.
+
+        Raises:
+            StoreUnavailable, StoreBusy, CommitUnknown.
+        """
+        await self._write(_SETTLE_LINK, tenant_id=tenant_id, effect_id=effect_id)
+
     async def describe_executor(self, executor_id: str, host: str, pid: int, version: str) -> None:
         """Add what a reader wants to know of an executor that has beaten once."""
         await self._write(_DESCRIBE, executor_id=executor_id, host=host, pid=pid, version=version)
@@ -227,6 +289,13 @@ class PostgresWorkerStore(PostgresStore):
         async with self.connection() as (connection, _):
             rows = await _engine_rows(connection, _DEAD, _OURS, ())
         return [row["executor_id"] for row in rows or ()]
+
+    async def abandoned_drilled_runs(self) -> Sequence[DrilledRun]:
+        """Return runs in a drill's queue whose worker is dead, or was too late."""
+        parameters = {**_OURS, "drill_queue_prefix": hosting.drill_queue_name("")}
+        async with self.connection() as (connection, _):
+            rows = await _engine_rows(connection, _DRILLED, parameters, ())
+        return [DrilledRun(row["run_id"], row["queue_name"]) for row in rows or ()]
 
     async def pending_runs(self, executor_id: str, older_than_seconds: float) -> Sequence[str]:
         """Return the ids of our runs that are pending on this executor for longer than that."""

@@ -24,7 +24,8 @@ SELECT effect_id, tenant_id, operation_key, tool, request_hash, contract_name, c
        contract_digest, safety, downstream_key, state, version, reason, generation,
        progress_generation, next_action_at, target_identity, wire_digest, created_at, updated_at,
        cancel_requested_at, failed_by_operator_at, send_before, latest_ordinal, parked,
-       receipt_digest, alert, reconcile_asked_at
+       receipt_digest, alert, reconcile_asked_at, approved_at, key_expires_at, attempt_open_until,
+       sender_lost
 FROM effect_broker.effect_intents
 WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s
 """
@@ -33,16 +34,9 @@ WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s
 # tables pass, which check no more than that the row exists.
 LOCK_INTENT: Final = READ_INTENT + "FOR NO KEY UPDATE"
 
-# Second in the lock order. A pause or a freeze waits here for attempts that are being granted, and
-# attempts for it; where there is no row, there is nothing to wait for.
-LOCK_CONTROL: Final = """
-SELECT 1 FROM effect_broker.contract_controls AS c
-WHERE c.tenant_id = %(tenant_id)s
-  AND (c.contract_name, c.contract_version) = (
-      SELECT i.contract_name, i.contract_version FROM effect_broker.effect_intents AS i
-      WHERE i.tenant_id = %(tenant_id)s AND i.effect_id = %(effect_id)s)
-FOR SHARE OF c
-"""
+# Second in the lock order. Whoever has placed a hold waits here for the changes that may not have
+# seen it (`effect_broker.store.holds`).
+SHARE_HOLDS: Final = "SELECT effect_broker.share_holds(%(tenant_id)s)"
 
 READ_ATTEMPTS: Final = """
 SELECT attempt_id, ordinal, executor_id, started_at, deadline_at, outcome, recorded_at, code,
@@ -52,23 +46,24 @@ WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s
 ORDER BY ordinal
 """
 
-# Decisive rows. Of the look-ups that found nothing, the newest for each covered ordinal says all
+# Decisive rows. Of the look-ups that found nothing, or no operation, the newest for each covered ordinal says all
 # that the older ones do: it began later, and so is conclusive if any of them is.
 READ_EVIDENCE: Final = """
-SELECT evidence_id, source, verdict, began_at, recorded_at, covers_through, external_ids,
+SELECT evidence_id, source, verdict, code, began_at, recorded_at, covers_through, external_ids,
        result_digest
 FROM effect_broker.effect_evidence
 WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s
   AND (verdict IN ('committed', 'rejected', 'mismatch')
        OR source IN ('operator', 'transaction'))
 UNION ALL
-(SELECT DISTINCT ON (covers_through)
-       evidence_id, source, verdict, began_at, recorded_at, covers_through, external_ids,
+(SELECT DISTINCT ON (covers_through, verdict)
+       evidence_id, source, verdict, code, began_at, recorded_at, covers_through, external_ids,
        result_digest
 FROM effect_broker.effect_evidence
 WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s
-  AND verdict = 'not_committed' AND source NOT IN ('operator', 'transaction')
-ORDER BY covers_through, began_at DESC, evidence_id)
+  AND (verdict = 'not_committed' OR (verdict = 'unknown' AND code = 'operation_gone'))
+  AND source NOT IN ('operator', 'transaction')
+ORDER BY covers_through, verdict, began_at DESC, evidence_id)
 ORDER BY recorded_at, evidence_id
 """
 
@@ -79,8 +74,8 @@ ORDER BY recorded_at, evidence_id
 READ_CONTEXT: Final = """
 SELECT clock_timestamp() AS now,
        t.disabled_at IS NOT NULL AS tenant_disabled,
-       c.frozen_at IS NOT NULL AS frozen,
-       c.paused_at IS NOT NULL AS paused,
+       coalesce(h.frozen, false) AS frozen,
+       coalesce(h.paused, false) AS paused,
        (d.halted_at IS NOT NULL
         OR d.relation_oid IS DISTINCT FROM 'effect_broker.effect_intents'::regclass::oid)
            AS halted,
@@ -91,9 +86,15 @@ SELECT clock_timestamp() AS now,
        m.ordinal AS mutation_ordinal
 FROM effect_broker.effect_intents AS i
 JOIN effect_broker.tenants AS t ON t.tenant_id = i.tenant_id
-LEFT JOIN effect_broker.contract_controls AS c
-    ON c.tenant_id = i.tenant_id AND c.contract_name = i.contract_name
-    AND c.contract_version = i.contract_version
+LEFT JOIN LATERAL (
+    SELECT bool_or(h.kind = 'frozen') AS frozen, bool_or(h.kind = 'paused') AS paused
+    FROM effect_broker.holds AS h
+    WHERE h.lifted_at IS NULL
+      AND (h.tenant_id IS NULL OR h.tenant_id = i.tenant_id)
+      AND (h.tool IS NULL OR h.tool = i.tool)
+      AND (h.contract_name IS NULL OR (h.contract_name, h.contract_version)
+           = (i.contract_name, i.contract_version))
+    ) AS h ON true
 LEFT JOIN effect_broker.database_identity AS d ON d.singleton
 LEFT JOIN LATERAL (
     SELECT count(*)::integer AS probes_since_attempt, max(e.began_at) AS probe_began_at
@@ -130,7 +131,7 @@ WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s AND kind = %(kind)
 
 # One statement in autocommit mode: one round trip and nothing between its parts. The tenant's
 # setting is an input of the function's call, so that it is in place before the function runs.
-SUBMIT: Final = """
+_SUBMITTED: Final = """
 SELECT s.created, s.enqueued,
        (s.intent).effect_id, (s.intent).tenant_id, (s.intent).operation_key, (s.intent).tool,
        (s.intent).request_hash, (s.intent).contract_name, (s.intent).contract_version,
@@ -140,12 +141,18 @@ SELECT s.created, s.enqueued,
        (s.intent).wire_digest, (s.intent).created_at, (s.intent).updated_at
 FROM (SELECT set_config('effect_broker.tenant_id', %(tenant_id)s::text, true)::uuid AS id
       OFFSET 0) AS t,
-LATERAL effect_broker.submit_effect(
+LATERAL """
+_SUBMISSION: Final = """
     t.id, %(effect_id)s, %(operation_key)s, %(tool)s, %(request_hash)s, %(contract_name)s,
     %(contract_version)s, %(contract_digest)s, %(safety)s, %(downstream_key)s, %(hmac_key_id)s,
     %(wire_digest)s, %(requested_by)s, %(trace_id)s, %(traceparent)s, %(preview)s,
-    %(send_before)s, %(arguments_key_id)s, %(arguments)s, %(wire_key_id)s, %(wire)s) AS s
-"""
+    %(send_before)s, %(arguments_key_id)s, %(arguments)s, %(wire_key_id)s, %(wire)s"""
+SUBMIT: Final = f"{_SUBMITTED}effect_broker.submit_effect({_SUBMISSION}) AS s"
+# For an effect that belongs to another one; one call more in the database.
+SUBMIT_LINKED: Final = (
+    f"{_SUBMITTED}effect_broker.submit_linked_effect({_SUBMISSION},"
+    " %(parent_id)s, %(compensates_id)s) AS s"
+)
 
 # Writes ----------------------------------------------------------------------------------------
 
@@ -237,12 +244,12 @@ VALUES (%(receipt_id)s, %(tenant_id)s, %(effect_id)s, %(content)s, %(digest)s, %
 
 # The first reason stays: later ones follow from it.
 FREEZE_CONTRACT: Final = """
-INSERT INTO effect_broker.contract_controls AS c (
-    tenant_id, contract_name, contract_version, frozen_reason, frozen_at)
-VALUES (%(tenant_id)s, %(contract_name)s, %(contract_version)s, %(reason)s, %(now)s)
-ON CONFLICT (tenant_id, contract_name, contract_version) DO UPDATE
-SET frozen_reason = coalesce(c.frozen_reason, excluded.frozen_reason),
-    frozen_at = coalesce(c.frozen_at, excluded.frozen_at)
+INSERT INTO effect_broker.holds (
+    hold_id, kind, tenant_id, contract_name, contract_version, reason, placed_by, placed_at)
+VALUES (gen_random_uuid(), 'frozen', %(tenant_id)s, %(contract_name)s, %(contract_version)s,
+        %(reason)s, 'broker', %(now)s)
+ON CONFLICT (kind, tenant_id, tool, contract_name, contract_version) WHERE lifted_at IS NULL
+DO NOTHING
 """
 
 APPEND_EVENT: Final = """
@@ -250,6 +257,13 @@ INSERT INTO effect_broker.effect_events (
     tenant_id, effect_id, sequence, kind, event, from_state, to_state, reason, actor, at, metadata)
 VALUES (%(tenant_id)s, %(effect_id)s, %(sequence)s, %(kind)s, %(event)s, %(from_state)s,
         %(to_state)s, %(reason)s, %(actor)s, %(now)s, %(metadata)s)
+"""
+
+ADD_APPROVAL: Final = """
+INSERT INTO effect_broker.effect_approvals (
+    tenant_id, effect_id, decision_id, approved, content, digest, actor, recorded_at)
+VALUES (%(tenant_id)s, %(effect_id)s, %(decision_id)s, %(approved)s, %(content)s, %(digest)s,
+        %(actor)s, %(at)s)
 """
 
 ADD_RESOLUTION: Final = """
@@ -270,7 +284,9 @@ WITH written AS (
         wire_digest = %(wire_digest)s, receipt_digest = %(receipt_digest)s, alert = %(alert)s,
         failed_by_operator_at = %(failed_by_operator_at)s,
         reconcile_asked_at = %(reconcile_asked_at)s,
-        cancel_requested_at = %(cancel_requested_at)s,
+        cancel_requested_at = %(cancel_requested_at)s, approved_at = %(approved_at)s,
+        key_expires_at = %(key_expires_at)s, attempt_open_until = %(attempt_open_until)s,
+        sender_lost = %(sender_lost)s,
         event_digest = coalesce(
             (SELECT e.digest FROM effect_broker.effect_events AS e
              WHERE e.tenant_id = i.tenant_id AND e.effect_id = i.effect_id

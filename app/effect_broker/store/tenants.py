@@ -43,17 +43,19 @@ SET disabled_at = CASE WHEN %(disabled)s THEN coalesce(disabled_at, clock_timest
 WHERE name = %(name)s RETURNING tenant_id, name, hmac_key_id, created_at, disabled_at
 """
 _CREATE_KEY: Final = """
-INSERT INTO effect_broker.api_keys (key_id, tenant_id, key_hash, scopes)
-SELECT gen_random_uuid(), t.tenant_id, %(key_hash)s, %(scopes)s
+INSERT INTO effect_broker.api_keys (key_id, tenant_id, key_hash, scopes, expires_at)
+SELECT gen_random_uuid(), t.tenant_id, %(key_hash)s, %(scopes)s,
+       clock_timestamp() + make_interval(secs => %(expires_seconds)s::float8)
 FROM effect_broker.tenants AS t WHERE t.name = %(name)s
-RETURNING key_id, tenant_id
+RETURNING key_id, tenant_id, expires_at
 """
 _REVOKE_KEY: Final = """
 UPDATE effect_broker.api_keys SET revoked_at = coalesce(revoked_at, clock_timestamp())
 WHERE key_id = %(key_id)s RETURNING key_id
 """
 _KEYS: Final = """
-SELECT k.key_id, t.name AS tenant, k.scopes, k.created_at, k.revoked_at
+SELECT k.key_id, t.name AS tenant, k.scopes, k.created_at, k.revoked_at, k.expires_at,
+       extract(epoch FROM k.expires_at - clock_timestamp())::float8 AS expires_in_seconds
 FROM effect_broker.api_keys AS k JOIN effect_broker.tenants AS t USING (tenant_id)
 WHERE %(name)s::text IS NULL OR t.name = %(name)s
 ORDER BY t.name, k.created_at
@@ -84,13 +86,20 @@ class TenantRecord:
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """One API key, without the key."""
+    """One API key, without the key.
+
+    Attributes:
+        expires_at: None for a key without an end.
+        expires_in_seconds: until then, by the database's clock; below 0 where it is past.
+    """
 
     key_id: UUID
     tenant: str
     scopes: tuple[str, ...]
     created_at: datetime
     revoked_at: datetime | None
+    expires_at: datetime | None
+    expires_in_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +109,7 @@ class NewApiKey:
     key_id: UUID
     tenant_id: UUID
     api_key: str = field(repr=False)
+    expires_at: datetime | None = None
 
 
 class Tenants:
@@ -138,8 +148,13 @@ class Tenants:
             raise TenantMissing(name)
         return TenantRecord(**rows[0])
 
-    async def create_key(self, tenant: str, scopes: Sequence[str] = DEFAULT_SCOPES) -> NewApiKey:
-        """Make an API key of a tenant.
+    async def create_key(
+        self,
+        tenant: str,
+        scopes: Sequence[str] = DEFAULT_SCOPES,
+        expires_seconds: float | None = None,
+    ) -> NewApiKey:
+        """Make an API key of a tenant, which ends after `expires_seconds`; None: when revoked.
 
         Raises:
             TenantMissing, StoreError.
@@ -147,11 +162,16 @@ class Tenants:
         api_key = API_KEY_PREFIX + secrets.token_urlsafe(_API_KEY_BYTES)
         with store_errors():
             rows = await self._rows(
-                _CREATE_KEY, name=tenant, key_hash=key_hash(api_key), scopes=list(scopes)
+                _CREATE_KEY,
+                name=tenant,
+                key_hash=key_hash(api_key),
+                scopes=list(scopes),
+                expires_seconds=expires_seconds,
             )
         if not rows:
             raise TenantMissing(tenant)
-        return NewApiKey(rows[0]["key_id"], rows[0]["tenant_id"], api_key)
+        made = rows[0]
+        return NewApiKey(made["key_id"], made["tenant_id"], api_key, made["expires_at"])
 
     async def revoke_key(self, key_id: UUID) -> bool:
         """Revoke a key at once; False if there is none of this id."""
@@ -180,7 +200,7 @@ class Authentication:
         """Return whom the key belongs to.
 
         Raises:
-            Unauthenticated: no such key, or revoked. TenantDisabled: known, and not served.
+            Unauthenticated: no such key, revoked or expired. TenantDisabled: known, and not served.
             StoreError.
         """
         if not api_key.startswith(API_KEY_PREFIX) or len(api_key) > _API_KEY_CHARS_MAX:

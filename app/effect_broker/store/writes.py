@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, assert_never
 
 from effect_broker.protocol.ports import (
+    AddApproval,
     AddEvidence,
     AddReceipt,
     AddResolution,
@@ -30,6 +31,7 @@ from effect_broker.protocol.ports import (
     StaleWrite,
     StartAttempt,
     StorePayload,
+    Urgency,
     Write,
 )
 from effect_broker.store import statements
@@ -48,6 +50,7 @@ _FACTS = (
     FenceMutation,
     AddReceipt,
     AskToReconcile,
+    AddApproval,
 )
 
 
@@ -70,12 +73,15 @@ class _Standing:
     failed_by_operator_at: datetime | None
     reconcile_asked_at: datetime | None
     cancel_requested_at: datetime | None
+    approved_at: datetime | None
 
 
 def statements_for(
-    intent: Intent, row: Row, writes: tuple[Write, ...], now: datetime
+    intent: Intent, row: Row, writes: tuple[Write, ...], now: datetime, urgency: Urgency
 ) -> Iterator[Statement]:
     """Yield the statements of a change in order; `row` is the intent's locked row.
+
+    `urgency` is that of the effect after the writes.
 
     Raises:
         StaleWrite: a requeue expects another generation than the locked one.
@@ -101,6 +107,7 @@ def statements_for(
         failed_by_operator_at=row["failed_by_operator_at"],
         reconcile_asked_at=row["reconcile_asked_at"],
         cancel_requested_at=row["cancel_requested_at"],
+        approved_at=row["approved_at"],
     )
     requeue: Requeue | None = None
     for write in writes:
@@ -116,6 +123,9 @@ def statements_for(
             **common,
             **asdict(standing),
             "state": standing.state.value,
+            "key_expires_at": urgency.key_expires_at,
+            "attempt_open_until": urgency.open_until,
+            "sender_lost": urgency.sender_lost,
             "expected_version": intent.version,
             "expected_generation": intent.generation,
         },
@@ -142,6 +152,8 @@ def _folded(standing: _Standing, write: Write, now: datetime) -> _Standing:
             return replace(standing, reconcile_asked_at=at)
         case AskToCancel(asked_at=at):
             return replace(standing, cancel_requested_at=standing.cancel_requested_at or at)
+        case AddApproval(approved=True, at=at):
+            return replace(standing, approved_at=at)
         case AddResolution(conclusion=Conclusion.FAILED):
             return replace(standing, failed_by_operator_at=now)
         case Requeue(expected_generation=expected, next_action_at=at):
@@ -166,6 +178,7 @@ def _folded(standing: _Standing, write: Write, now: datetime) -> _Standing:
             | FenceMutation()
             | FreezeContract()
             | AddResolution()
+            | AddApproval()
         ):
             return standing
         case never:
@@ -205,6 +218,8 @@ def _row_statement(intent: Intent, standing: _Standing, write: Write) -> Stateme
                 "conclusion": write.conclusion.value,
                 "content": write.content.decode(),
             }
+        case AddApproval():
+            return statements.ADD_APPROVAL, {**asdict(write), "content": write.content.decode()}
         case FreezeContract(reason=reason):
             return statements.FREEZE_CONTRACT, {
                 "contract_name": intent.contract_name,

@@ -32,6 +32,7 @@ from effect_contracts.trace.log import (
 )
 from effect_contracts.trace.receipt import check_old_receipt
 from effect_contracts.trace.receipt import standing_findings as receipt_findings
+from effect_contracts.trace.removed import is_removed, removed_findings
 from effect_contracts.trace.replay import Replay
 from effect_contracts.trace.standing import identity_findings, row_findings, standing_findings
 from effect_contracts.trace.timeline import Timeline
@@ -195,6 +196,14 @@ class _Check:
 
     def _effect_findings(self, line: EffectLine) -> Iterator[Finding]:
         assert self.header is not None
+        if is_removed(line):
+            yield from removed_findings(line)
+            if self.whole:
+                yield Finding(Rule.PRUNED, "its events are missing")
+            document = self.documents.get(line.intent.contract_digest)
+            if document is not None:
+                yield from identity_findings(line.intent, document)
+            return
         findings = list(chain_findings(line, self.header.exported_at))
         if self.whole and _is_pruned(line):
             findings.append(Finding(Rule.PRUNED, "its first events are missing"))

@@ -133,7 +133,12 @@ def _cleared(timeline: Timeline, attempt: Attempt, at: datetime) -> bool:
     through = max([attempt.ordinal, *conflicts])
     return any(
         _operation_failed(evidence, attempt)
-        or (evidence.covers_through >= through and _conclusive(timeline, evidence, at))
+        or (
+            evidence.covers_through >= through
+            # An accepted operation may still take its time, whatever a look-up finds absent.
+            and (not attempt.operation or evidence.source is EvidenceSource.OPERATOR)
+            and _conclusive(timeline, evidence, at)
+        )
         for evidence in timeline.evidence
     )
 

@@ -98,6 +98,7 @@ class IntentRecord(Record):
     send_before: AwareDatetime | None
     cancel_requested_at: AwareDatetime | None
     reconcile_asked_at: AwareDatetime | None
+    approved_at: AwareDatetime | None
     failed_by_operator_at: AwareDatetime | None
     created_at: AwareDatetime
     updated_at: AwareDatetime
@@ -105,6 +106,7 @@ class IntentRecord(Record):
     reason: str
     version: int
     latest_ordinal: int
+    retention_stage: int
     next_action_at: AwareDatetime | None
     parked: bool
     alert: Alert | None

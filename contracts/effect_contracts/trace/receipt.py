@@ -81,30 +81,35 @@ def _check_winner(
 ) -> None:
     intent = timeline.line.intent
     source, external_id, result_digest, ref = _winner(timeline, state)
-    expected = receipt_content(
-        {
-            "receipt_id": str(receipt.receipt_id),
-            "effect_id": str(intent.effect_id),
-            "tenant_id": str(intent.tenant_id),
-            "operation_key": intent.operation_key,
-            "tool": intent.tool,
-            "request_hash": intent.request_hash,
-            "contract": {
-                "name": intent.contract_name,
-                "version": intent.contract_version,
-                "digest": intent.contract_digest,
-            },
-            "safety": intent.safety.value,
-            "downstream_key_digest": intent.downstream_key_digest,
-            "state": state.value,
-            "reason": reason,
-            "source": source,
-            "external_id": external_id,
-            "result_digest": result_digest,
-            "attempts": len(timeline.attempts),
-            "settled_at": receipt_time(at),
-        }
-    )
+    try:
+        expected = receipt_content(
+            {
+                "receipt_id": str(receipt.receipt_id),
+                "effect_id": str(intent.effect_id),
+                "tenant_id": str(intent.tenant_id),
+                "operation_key": intent.operation_key,
+                "tool": intent.tool,
+                "request_hash": intent.request_hash,
+                "contract": {
+                    "name": intent.contract_name,
+                    "version": intent.contract_version,
+                    "digest": intent.contract_digest,
+                },
+                "safety": intent.safety.value,
+                "downstream_key_digest": intent.downstream_key_digest,
+                "state": state.value,
+                "reason": reason,
+                "source": source,
+                "external_id": external_id,
+                "result_digest": result_digest,
+                "attempts": len(timeline.attempts),
+                "settled_at": receipt_time(at),
+            }
+        )
+    except InvalidPayload:
+        # A forged row may hold what no submit lets in.
+        require(False, Rule.RECEIPT, "no receipt can say what the rows hold")
+        raise
     if receipt.content.encode() != expected:
         different = _differences(_content(receipt), json.loads(expected))
         require(False, Rule.RECEIPT, f"the receipt says something else in: {different}")

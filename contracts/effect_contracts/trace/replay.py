@@ -12,10 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, assert_never
+from uuid import UUID
 
 from effect_contracts.audit import first_count_at, is_count, next_count_at
 from effect_contracts.decide import Action, Decision, Reason, decide
 from effect_contracts.facts import (
+    CODE_FAILURE_NOTICE,
+    CODE_OPERATION_GONE,
     CODE_SEVERAL_MATCHES,
     FINAL_STATES,
     Alert,
@@ -29,10 +32,20 @@ from effect_contracts.facts import (
 from effect_contracts.life import LifeEvent
 from effect_contracts.trace import guards
 from effect_contracts.trace.findings import Rule, require
-from effect_contracts.trace.kinds import SOURCE_ROLES, EventKind, ReadEvent
+from effect_contracts.trace.kinds import (
+    DRILL_MEMBER,
+    DRILL_TAKEOVER_SECONDS_MAX,
+    EVIDENCE_ID_MEMBER,
+    FACT_MEMBER,
+    RECEIPT_MEMBER,
+    SOURCE_ROLES,
+    WIRE_MEMBER,
+    EventKind,
+    ReadEvent,
+)
 from effect_contracts.trace.log import AttemptRecord, EvidenceRecord
 from effect_contracts.trace.receipt import check_receipt
-from effect_contracts.trace.timeline import Timeline
+from effect_contracts.trace.timeline import Timeline, evidence_fact_digest, outcome_fact_digest
 
 _HOLDS: Final = frozenset(hold.value for hold in Hold)
 _GIVEN_UP: Final = frozenset({Reason.RUN_FAILING.value, Reason.TARGET_CHANGED.value})
@@ -132,16 +145,26 @@ class Replay:
         intent, record = self.timeline.line.intent, event.record
         require(record.sequence == 1, Rule.KIND, "an effect is submitted once")
         told = {"contract_digest": intent.contract_digest, "request_hash": intent.request_hash}
+        drill_id = event.metadata.get(DRILL_MEMBER)
+        if DRILL_MEMBER in event.metadata:
+            require(_is_id(drill_id), Rule.KIND, "the drill's id is none")
+            told[DRILL_MEMBER] = str(drill_id)
         require(event.metadata == told, Rule.IDENTITY, "it was submitted as something else")
         require(record.actor == intent.requested_by, Rule.IDENTITY, "somebody else asked for it")
         require(record.at == intent.created_at, Rule.IDENTITY, "it was submitted at another time")
         require(record.reason == "submitted", Rule.DECISION, "a submit has no other reason")
         self._stand(record.at)
+        if drill_id is not None:
+            latest_at = record.at + timedelta(seconds=DRILL_TAKEOVER_SECONDS_MAX)
+            self.next_action = NextAction(record.at, latest_at)
 
     def _attempt_started(self, event: ReadEvent) -> None:
         timeline, at = self.timeline, event.record.at
         row = timeline.row(event.number("ordinal"))
         require(str(row.attempt_id) == event.metadata["attempt_id"], Rule.FACTS, "another attempt")
+        wire = event.metadata.get(WIRE_MEMBER, timeline.line.intent.wire_digest)
+        same = wire == timeline.line.intent.wire_digest
+        require(same, Rule.FACTS, "the intent holds another wire request than this attempt had")
         require(row.started_at == at, Rule.FACTS, "the attempt started at another time")
         _require_executor(event, row)
         decision = decide(timeline.facts(at), timeline.policy, at)
@@ -202,6 +225,7 @@ class Replay:
         require(shape == form, Rule.FACTS, "its evidence says something else")
         require(row.covers_through == timeline.latest_ordinal, Rule.FACTS, "it covers all attempts")
         require(row.began_at <= record.at, Rule.TIME, "the observation ended before it began")
+        _require_fact(event, lambda: evidence_fact_digest(row))
         if said.conclusion is Conclusion.NOT_COMMITTED:
             guards.check_absence(timeline, row, record.at)
         if said.conclusion is Conclusion.FAILED:
@@ -220,6 +244,10 @@ class Replay:
         require(asked_at == event.record.at, Rule.FACTS, "the intent was withdrawn otherwise")
         self.timeline.cancelled = True
         self._conclude(event, Action.SETTLE)
+
+    def _approved(self, event: ReadEvent) -> None:
+        self.timeline.approve(event.record.at)
+        self._conclude(event, None)
 
     def _concluded(self, event: ReadEvent) -> None:
         self._conclude(event, Action(event.kind.value))
@@ -245,6 +273,7 @@ class Replay:
             guards.check_settlement(timeline, EffectState(record.to_state), record.at)
         self._require_move(event, move, decision.reason)
         self._require_row(event, decision)
+        require(RECEIPT_MEMBER not in event.metadata, Rule.RECEIPT, "nothing is settled here")
         timeline.lose(decision.lost, record.at)
         match decision.action:
             case Action.WAIT:
@@ -264,6 +293,10 @@ class Replay:
         self._require_move(event, decision.event, decision.reason)
         self._require_row(event, decision)
         check_receipt(timeline, state, record.reason, record.at)
+        receipt = timeline.line.receipt
+        told = event.metadata.get(RECEIPT_MEMBER)
+        bound = told is None or receipt is None or told == receipt.digest
+        require(bound, Rule.RECEIPT, "the settling event names another receipt")
         self.settled_in_sight = True
         facts = timeline.facts(record.at)
         self._stand(first_count_at(facts, timeline.policy, state, record.at))
@@ -294,7 +327,7 @@ class Replay:
         )
         facts = timeline.facts(at)
         decision = decide(facts, policy, at)
-        succeeded = state is EffectState.SUCCEEDED
+        succeeded = state in {EffectState.SUCCEEDED, EffectState.COMPENSATED}
         differs = (decision.event is LifeEvent.COMMIT_PROVED) != succeeded
         kind = EventKind.LATE_FACT
         if seen is not None and counts:
@@ -303,6 +336,10 @@ class Replay:
             differs |= seen.verdict is Verdict.MISMATCH
             kind = EventKind.COUNTED
             self._stand(next_count_at(facts, policy, state, seen.verdict, at))
+        if seen is not None and seen.source is EvidenceSource.WEBHOOK:
+            # What the target tells unasked: not as it was sent, or a failure of a success.
+            failure = seen.code == CODE_FAILURE_NOTICE
+            differs |= seen.verdict is Verdict.MISMATCH or (failure and succeeded)
         raised: Alert | None = Alert.LATE_CONTRADICTION if differs else None
         if decision.freezes or (seen is not None and seen.code == CODE_SEVERAL_MATCHES):
             raised, kind = Alert.DUPLICATE_DETECTED, EventKind.DUPLICATE_DETECTED
@@ -318,6 +355,13 @@ class Replay:
     def _count_started(self, event: ReadEvent) -> None:
         self._require_count_owed(event)
         self._look(event)
+
+    def _compensated(self, event: ReadEvent) -> None:
+        """Another effect has undone it. Nothing is owed any more; its receipt stays."""
+        require(_is_id(event.metadata["by"]), Rule.KIND, "by is no effect's id")
+        undone = event.record.event == LifeEvent.UNDONE.value
+        require(undone, Rule.DECISION, f"the event says {LifeEvent.UNDONE}")
+        self._stand(None)
 
     def _count_given_up(self, event: ReadEvent) -> None:
         self._require_count_owed(event)
@@ -348,19 +392,23 @@ class Replay:
         require(fits, Rule.FACTS, f"attempt {row.ordinal} has another outcome or code")
         what = f"attempt {row.ordinal} was recorded at another time"
         require(row.recorded_at == event.record.at, Rule.FACTS, what)
+        _require_fact(event, lambda: outcome_fact_digest(row))
         _require_executor(event, row)
         timeline.record(row)
 
     def _add_evidence(self, event: ReadEvent) -> EvidenceRecord:
         told, at = event.metadata, event.record.at
         wanted = (told["source"], told["verdict"], told["code"], event.number("covers_through"))
+        named = told.get(EVIDENCE_ID_MEMBER)
         for row in self.timeline.untold():
             said = (row.source, row.verdict, row.code, row.covers_through)
-            if row.recorded_at == at and said == wanted:
+            meant = named is None or named == str(row.evidence_id)
+            if meant and row.recorded_at == at and said == wanted:
                 break
         else:
             require(False, Rule.FACTS, "no evidence of this moment says this")
             raise AssertionError
+        _require_fact(event, lambda: evidence_fact_digest(row))
         require(event.role in SOURCE_ROLES[row.source], Rule.ACTOR, "who says this?")
         latest = self.timeline.latest_ordinal
         require(0 <= row.covers_through <= latest, Rule.FACTS, "it covers attempts of the future")
@@ -391,9 +439,10 @@ class Replay:
         require(look is not None, Rule.FACTS, "no look-up began when this one did")
         assert look is not None
         require(look.actor == event.record.actor, Rule.ACTOR, "another worker began the look-up")
-        # A failed operation speaks of its own attempt only.
+        # An operation that failed, or is no longer known, speaks of its own attempt only.
         operations = {a.ordinal for a in self.timeline.line.attempts if a.operation}
-        polled = row.verdict is Verdict.REJECTED and row.covers_through in operations
+        gone = row.verdict is Verdict.UNKNOWN and row.code == CODE_OPERATION_GONE
+        polled = (gone or row.verdict is Verdict.REJECTED) and row.covers_through in operations
         covers = row.covers_through == look.covers_through or polled
         require(covers, Rule.FACTS, "it covers other attempts than its look-up did")
 
@@ -412,6 +461,21 @@ class Replay:
     def _require_row(event: ReadEvent, decision: Decision) -> None:
         what = f"row {decision.row} of the table applied"
         require(event.number("row") == decision.row, Rule.DECISION, what)
+
+
+def _is_id(value: object) -> bool:
+    try:
+        return isinstance(value, str) and str(UUID(value)) == value
+    except ValueError:
+        return False
+
+
+def _require_fact(event: ReadEvent, computed: Callable[[], str]) -> None:
+    """The row of a fact says what it said when its event was written."""
+    if FACT_MEMBER not in event.metadata:
+        return
+    same = computed() == event.metadata[FACT_MEMBER]
+    require(same, Rule.FACTS, "the row of this fact says something else than it did")
 
 
 def _require_executor(event: ReadEvent, row: AttemptRecord) -> None:
@@ -437,12 +501,16 @@ _STEPS: Final[Mapping[EventKind, Callable[[Replay, ReadEvent], None]]] = {
     EventKind.EVIDENCE_ADDED: Replay._evidence_added,
     EventKind.RESOLVED: Replay._resolved,
     EventKind.RECONCILE_ASKED: Replay._reconcile_asked,
+    EventKind.APPROVED: Replay._approved,
+    # A denial withdraws the effect, and the same has to hold.
+    EventKind.DENIED: Replay._cancelled,
     EventKind.CANCELLED: Replay._cancelled,
     EventKind.WAIT: Replay._concluded,
     EventKind.PARK: Replay._concluded,
     EventKind.SETTLE: Replay._concluded,
     EventKind.PARKED: Replay._parked,
     EventKind.LATE_FACT: Replay._late_fact,
+    EventKind.COMPENSATED: Replay._compensated,
     EventKind.COUNT_STARTED: Replay._count_started,
     EventKind.COUNTED: Replay._late_fact,
     EventKind.DUPLICATE_DETECTED: Replay._late_fact,

@@ -58,6 +58,8 @@ def row_findings(line: EffectLine) -> Iterator[Finding]:
         yield Finding(Rule.FACTS, f"the intent counts {intent.latest_ordinal} attempts")
     if len({row.attempt_id for row in line.attempts}) != len(ordinals):
         yield Finding(Rule.FACTS, "two attempts share an id")
+    if intent.retention_stage and intent.state not in FINAL_STATES:
+        yield Finding(Rule.PRUNED, "something of it was removed, and it is not settled")
     resolutions = line.resolutions
     if len({r.decision_id for r in resolutions} | {r.evidence_id for r in resolutions}) != 2 * len(
         resolutions

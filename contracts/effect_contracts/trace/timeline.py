@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
+from effect_contracts.fact_digests import evidence_digest, outcome_digest
 from effect_contracts.facts import (
     CODE_ALREADY_EXISTS,
     Attempt,
@@ -37,6 +38,7 @@ class Timeline:
     Attributes:
         resolved: the decision ids of the resolutions that were told.
         look_up_asked_at: when somebody last asked for a look-up.
+        approved_at: when somebody last approved the first attempt.
         cancelled: somebody has withdrawn the effect, in the event that is replayed.
     """
 
@@ -51,6 +53,7 @@ class Timeline:
         self._untold = list(line.evidence)
         self.resolved: set[str] = set()
         self.look_up_asked_at: datetime | None = None
+        self.approved_at: datetime | None = None
         self.cancelled = False
 
     # What is known ------------------------------------------------------------------------------
@@ -123,9 +126,7 @@ class Timeline:
         cancelled = self.cancelled or (asked_at is not None and asked_at < at)
         return Facts(
             attempts=self.attempts,
-            evidence=tuple(
-                fact_of(row) for row in self._evidence if row.verdict is not Verdict.UNKNOWN
-            ),
+            evidence=tuple(fact for fact in map(fact_of, self._evidence) if fact.decisive),
             probes_since_attempt=len(probes),
             probe_began_at=max(probes, default=None),
             look_up_asked_at=self.look_up_asked_at,
@@ -133,6 +134,7 @@ class Timeline:
             failed_by_operator=self.given_up,
             holds=frozenset() if hold is None else frozenset({hold}),
             send_before=intent.send_before,
+            approved_at=self.approved_at,
             jitter_seed=intent.effect_id.int,
             bounds_restart_at=self.restarted_at(at),
         )
@@ -161,6 +163,18 @@ class Timeline:
         self.resolved = {r.decision_id for r in self.line.resolutions if known(r.recorded_at)}
         asked_at = self.line.intent.reconcile_asked_at
         self.look_up_asked_at = asked_at if asked_at is not None and known(asked_at) else None
+        approved_at = self.line.intent.approved_at
+        self.approved_at = approved_at if approved_at is not None and known(approved_at) else None
+
+    def approve(self, at: datetime) -> None:
+        """Somebody has approved the first attempt.
+
+        Raises:
+            Broken: the intent says that nobody has, or only before.
+        """
+        latest = self.line.intent.approved_at
+        require(latest is not None and latest >= at, Rule.FACTS, "the intent was not approved here")
+        self.approved_at = at
 
     def start(self, row: AttemptRecord) -> None:
         """An attempt was granted."""
@@ -217,6 +231,8 @@ class Timeline:
             yield from _evidence_findings(evidence)
         for evidence in self._untold:
             yield Finding(Rule.FACTS, f"no event tells of evidence {evidence.evidence_id}")
+        if self.approved_at != self.line.intent.approved_at:
+            yield Finding(Rule.FACTS, "no event tells when it was last approved")
         if self.look_up_asked_at != self.line.intent.reconcile_asked_at:
             yield Finding(Rule.FACTS, "no event tells when a look-up was last asked for")
         for resolution in self.line.resolutions:
@@ -271,6 +287,38 @@ def _evidence_findings(row: EvidenceRecord) -> Iterator[Finding]:
         yield Finding(Rule.FACTS, f"evidence {row.evidence_id} has a result, and saw no commit")
 
 
+def outcome_fact_digest(row: AttemptRecord) -> str:
+    """Return the digest that the event of the attempt's outcome holds."""
+    assert row.outcome is not None, "asked of a recorded outcome only"
+    assert row.recorded_at is not None
+    return outcome_digest(
+        attempt_id=row.attempt_id,
+        ordinal=row.ordinal,
+        outcome=row.outcome,
+        code=row.code,
+        recorded_at=row.recorded_at,
+        external_id=row.external_id,
+        retry_after_seconds=row.retry_after_seconds,
+        operation=row.operation,
+        result_digest=row.result_digest,
+    )
+
+
+def evidence_fact_digest(row: EvidenceRecord) -> str:
+    """Return the digest that the event of the evidence holds."""
+    return evidence_digest(
+        evidence_id=row.evidence_id,
+        source=row.source,
+        verdict=row.verdict,
+        code=row.code,
+        began_at=row.began_at,
+        covers_through=row.covers_through,
+        external_ids=row.external_ids,
+        target_identity=row.target_identity,
+        result_digest=row.result_digest,
+    )
+
+
 def fact_of(row: EvidenceRecord) -> Evidence:
     """Return evidence as `decide` reads it."""
     return Evidence(
@@ -280,4 +328,5 @@ def fact_of(row: EvidenceRecord) -> Evidence:
         began_at=row.began_at,
         covers_through=row.covers_through,
         external_ids=row.external_ids,
+        code=row.code,
     )

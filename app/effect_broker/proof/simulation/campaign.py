@@ -16,7 +16,7 @@ from functools import cache
 from typing import Final
 
 from effect_broker.proof.simulation.invariants import Invariant
-from effect_broker.proof.simulation.schedule import Outcome, run_picks, run_seed, silence
+from effect_broker.proof.simulation.schedule import Outcome, Shown, run_picks, run_seed, silence
 from effect_broker.proof.simulation.scope import BORNE, Fault, Scope, possible_faults, sample
 from effect_broker.proof.simulation.shrinking import shrunk
 from effect_contracts.facts import SafetyClass
@@ -34,8 +34,10 @@ def worlds() -> dict[str, Scope]:
         faults = possible_faults(document, BORNE)
         calm = faults - {Fault.MOVED_TARGET, Fault.SPOILED_REQUEST, Fault.SEND_BEFORE, Fault.DRAIN}
         found[safety.value] = Scope(document, faults)
-        # Fewer kinds of trouble, so that those of the target and of two executions meet more often.
-        found[f"{safety.value}-target"] = Scope(document, calm - {Fault.HOLD, Fault.GIVE_UP})
+        # Fewer kinds of trouble and attempts, so that those of the target and of two executions
+        # meet more often, and attempts are used up.
+        few = sample(safety, retry={"attempts_max": 2, "backoff_initial_seconds": 2})
+        found[f"{safety.value}-target"] = Scope(few, calm - {Fault.HOLD, Fault.GIVE_UP})
         found[f"{safety.value}-crowd"] = Scope(document, faults, effects=3, processes=4, moves=120)
     looked_up = sample(
         SafetyClass.IDEMPOTENT,
@@ -43,16 +45,18 @@ def worlds() -> dict[str, Scope]:
         probe={"horizon_seconds": 900},
     )
     found["idempotent-looked-up"] = Scope(looked_up, possible_faults(looked_up, BORNE))
-    polled = sample(
-        SafetyClass.RECONCILABLE,
-        adapter={
-            "kind": "simulated",
-            "target": "target",
-            "probes": True,
-            "polls_operations": True,
-        },
-    )
-    found["reconcilable-polled"] = Scope(polled, possible_faults(polled, BORNE))
+    for safety in (SafetyClass.IDEMPOTENT, SafetyClass.RECONCILABLE, SafetyClass.UNSAFE):
+        polled = sample(
+            safety,
+            adapter={
+                "kind": "simulated",
+                "target": "target",
+                "probes": safety is SafetyClass.RECONCILABLE,
+                "polls_operations": True,
+            },
+            probe={"horizon_seconds": 900},
+        )
+        found[f"{safety.value}-polled"] = Scope(polled, possible_faults(polled, BORNE))
     # The one promise that is broken here is what makes the broker freeze the contract.
     broken = sample(SafetyClass.IDEMPOTENT)
     found["idempotent-keys-ignored"] = Scope(
@@ -101,6 +105,7 @@ class Tally:
     endings: Counter[str] = field(default_factory=Counter)
     sends: int = 0
     late_facts: int = 0
+    shown: dict[SafetyClass, Counter[Shown]] = field(default_factory=dict)
 
     def add(self, world: str, seed: int, outcome: Outcome) -> None:
         """Count one schedule."""
@@ -108,6 +113,7 @@ class Tally:
         self.worlds[world] += 1
         self.tried.update(outcome.tried)
         self.late_facts += outcome.late_facts
+        self.shown.setdefault(worlds()[world].safety, Counter()).update(outcome.shown)
         for ending in outcome.endings:
             self.endings[f"{ending.state.value} ({ending.reason})"] += 1
             self.sends += ending.sends
@@ -128,6 +134,8 @@ class Tally:
         self.broken.update(other.broken)
         self.worlds.update(other.worlds)
         self.endings.update(other.endings)
+        for safety, shown in other.shown.items():
+            self.shown.setdefault(safety, Counter()).update(shown)
         for invariant, broken in other.first.items():
             self.first.setdefault(invariant, broken)
 

@@ -6,6 +6,7 @@ by the shipped plan of its surface. Persons and webhooks tell the truth about wh
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 # The step of an actor who resolves, so that the judge knows whose decision is fenced.
 OPERATOR = "operator"
+
+# Nobody reads what a simulated person writes down.
+_SAID = b"{}"
 
 
 def start_other(world: World, fault: Fault, process: SimulatedProcess, effect_id: UUID) -> None:
@@ -102,8 +106,8 @@ async def _concludes(
         observed_at=snapshot.now,
         external_id=external_id,
         reason="seen",
-        content=b"{}",
-        digest=b"",
+        content=_SAID,
+        digest=hashlib.sha256(_SAID).digest(),
         actor="operator:simulation",
     )
     await stop(world.seconds + (world.delay() if world.choices.of(2) else 0.0))
@@ -119,7 +123,7 @@ async def _concludes(
 
 
 async def _tells(world: World, actor: Actor, effect_id: UUID) -> None:
-    """The target tells of an object that it has made."""
+    """The target tells of what it has made."""
     snapshot = world.store.snapshot(effect_id)
     found = world.entries(effect_id, snapshot.intent.target_identity or "")
     if not found or not snapshot.attempts:
@@ -129,14 +133,14 @@ async def _tells(world: World, actor: Actor, effect_id: UUID) -> None:
         changes.add_evidence,
         evidence_id=process.new_id(),
         source=EvidenceSource.WEBHOOK,
-        finding=Finding(Verdict.COMMITTED, "webhook", (found[0].external_id,)),
+        finding=Finding(Verdict.COMMITTED, "webhook", tuple(e.external_id for e in found)),
         began_at=snapshot.now,
         covers_through=len(snapshot.attempts),
         target_identity=None,
         result=None,
         result_digest=None,
         receipt_id=process.new_id(),
-        actor="webhook",
+        actor="webhook:simulation",
     )
     await _changes(world, actor, effect_id, plan)
 

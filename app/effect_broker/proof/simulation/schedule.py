@@ -57,6 +57,11 @@ _OTHER_FAULTS: Final = (
 )
 
 
+# What a schedule has gone through: `event`, `move`, `reason`, `outcome`, `evidence`, `resolution`,
+# and which.
+Shown = tuple[str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How one effect of a schedule came to rest.
@@ -80,12 +85,14 @@ class Outcome:
         picks: all its chance; replays it.
         violation: the invariant that broke, if one did.
         tried: how often each invariant could have been broken.
+        shown: what the effects' rows and events hold, as kind and word (`Shown`).
     """
 
     picks: tuple[int, ...]
     violation: Violation | None
     endings: tuple[Ending, ...]
     tried: Counter[Invariant]
+    shown: Counter[Shown] = field(default_factory=Counter)
     late_facts: int = 0
     story: list[str] = field(default_factory=list)
 
@@ -114,16 +121,14 @@ def _run(scope: Scope, choices: Choices, *, telling: bool) -> Outcome:
         world.tell(f"BROKEN: {broken}")
     finally:
         world.tidy()
+    shown = shown_by(world)
     return Outcome(
         stripped(choices.taken),
         violation,
         endings_of(world),
         world.judge.tried,
-        late_facts=sum(
-            event.advance.kind == "late_fact"
-            for effect_id in world.effects
-            for event in world.store.events(effect_id)
-        ),
+        shown,
+        late_facts=shown["event", "late_fact"],
         story=world.story,
     )
 
@@ -137,6 +142,25 @@ def endings_of(world: World) -> tuple[Ending, ...]:
         objects = world.objects_in_the_end(effect_id)
         found.append(Ending(intent.state, intent.reason, objects, sends))
     return tuple(found)
+
+
+def shown_by(world: World) -> Counter[Shown]:
+    """Return what the effects of a world have gone through."""
+    shown: Counter[Shown] = Counter()
+    for effect_id in world.effects:
+        snapshot = world.store.snapshot(effect_id)
+        for event in world.store.events(effect_id):
+            write = event.advance
+            shown["event", write.kind] += 1
+            shown["move", write.event.value] += 1
+            shown["reason", str(write.reason)] += 1
+        for attempt in snapshot.attempts:
+            shown["outcome", str(attempt.fact.outcome)] += 1
+        for row in snapshot.evidence:
+            shown["evidence", f"{row.fact.source} {row.fact.verdict}"] += 1
+        for resolution in world.store.resolutions(effect_id):
+            shown["resolution", resolution.conclusion.value] += 1
+    return shown
 
 
 def settle(world: World) -> None:

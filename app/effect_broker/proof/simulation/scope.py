@@ -45,9 +45,14 @@ class Fault(StrEnum):
     IN_PROGRESS = "in_progress"
     EXISTS = "exists"
     OPERATION = "operation"
+    FORGOTTEN_OPERATION = "forgotten_operation"
+    KEY_TAKEN = "key_taken"
+    PARTIAL = "partial"
+    STORED_ERROR = "stored_error"
     LAG = "lag"
     SLOW_LOOK_UP = "slow_look_up"
     FAILED_LOOK_UP = "failed_look_up"
+    STRANGE_OBJECT = "strange_object"
     # Others who act.
     HOLD = "hold"
     OPERATOR = "operator"
@@ -111,10 +116,15 @@ WORDS: Final[Mapping[Fault, str]] = {
     Fault.IN_PROGRESS: "the target is still at work on this key",
     Fault.EXISTS: "the target says that the object exists already",
     Fault.OPERATION: "the target accepts the request as an operation to be polled",
+    Fault.FORGOTTEN_OPERATION: "a poll finds no such operation, now and then or for good",
+    Fault.KEY_TAKEN: "the target says that our key is another request's",
+    Fault.PARTIAL: "the target says that it did a part",
+    Fault.STORED_ERROR: "the target repeats an error that it has stored under our key",
     Fault.LAG: "a look-up shows an object as late as the contract allows",
     Fault.SLOW_LOOK_UP: "a look-up's answer is old when it arrives",
     Fault.FAILED_LOOK_UP: "a look-up fails",
-    Fault.HOLD: "the tenant is paused and goes on",
+    Fault.STRANGE_OBJECT: "a look-up shows an object under our key that is not clearly ours",
+    Fault.HOLD: "the tenant is paused or disabled, and goes on",
     Fault.OPERATOR: "a person looks at the target and tells what is there",
     Fault.GIVE_UP: "a person ends the effect as failed",
     Fault.WEBHOOK: "the target tells of an object by itself",
@@ -178,9 +188,17 @@ class Scope:
 
 # Faults that need something of the contract to mean anything in its world.
 _NEEDS_LOOK_UP: Final = frozenset(
-    {Fault.LAG, Fault.SLOW_LOOK_UP, Fault.FAILED_LOOK_UP, Fault.SEEN_TOO_LATE, Fault.BLIND_LOOK_UP}
+    {
+        Fault.LAG,
+        Fault.SLOW_LOOK_UP,
+        Fault.FAILED_LOOK_UP,
+        Fault.STRANGE_OBJECT,
+        Fault.SEEN_TOO_LATE,
+        Fault.BLIND_LOOK_UP,
+    }
 )
-_NEEDS_KEYS: Final = frozenset({Fault.KEYS_IGNORED, Fault.KEYS_FORGOTTEN})
+_NEEDS_OPERATIONS: Final = frozenset({Fault.OPERATION, Fault.FORGOTTEN_OPERATION})
+_NEEDS_KEYS: Final = frozenset({Fault.STORED_ERROR, Fault.KEYS_IGNORED, Fault.KEYS_FORGOTTEN})
 # A target inside the transaction has no wire on which something could be late or lost.
 _NEEDS_WIRE: Final = frozenset(
     {
@@ -191,6 +209,9 @@ _NEEDS_WIRE: Final = frozenset(
         Fault.IN_PROGRESS,
         Fault.EXISTS,
         Fault.OPERATION,
+        Fault.FORGOTTEN_OPERATION,
+        Fault.KEY_TAKEN,
+        Fault.PARTIAL,
         Fault.WEBHOOK,
         Fault.LANDS_TOO_LATE,
         Fault.FALSE_REFUSAL,
@@ -212,7 +233,7 @@ def possible_faults(
     if not policy.probes:
         found -= _NEEDS_LOOK_UP | {Fault.EXISTS}
     if not policy.polls_operations:
-        found.discard(Fault.OPERATION)
+        found -= _NEEDS_OPERATIONS
     if document.safety is not SafetyClass.IDEMPOTENT:
         found -= _NEEDS_KEYS
     if policy.settlement_bound_seconds is not None:

@@ -15,7 +15,7 @@ from effect_broker.intake import EffectRequest, Intake, Tenant
 from effect_broker.keyring import KeyRing
 from effect_broker.proof.memory_store import MemoryStore
 from effect_broker.proof.simulation.processes import PlainVault
-from effect_broker.protocol.ports import Sealed, Snapshot
+from effect_broker.protocol.ports import AddResolution, Sealed, Snapshot
 from effect_broker.protocol.submission import Submission, Submitted
 from effect_contracts.document import ContractDocument
 from effect_contracts.facts import Hold
@@ -52,7 +52,7 @@ class SimulationStore(MemoryStore):
         """Every change replaces the row's intent, so an old intent means an old snapshot."""
         intent = row.intent
         now = self._now()
-        holds = (len(self.holds), len(self.frozen))
+        holds = (frozenset(self.holds), len(self.frozen))
         wire = row.payloads.get(("wire", ""))
         known = self._shown.get(intent.effect_id)
         if known is not None and known[0] is intent and known[1] == holds and known[2] is wire:
@@ -112,6 +112,10 @@ class SimulationStore(MemoryStore):
         self.payloads_of(effect_id)["wire", ""] = vault.seal(
             TENANT.tenant_id, effect_id, "wire", wire
         )
+
+    def resolutions(self, effect_id: UUID) -> tuple[AddResolution, ...]:
+        """Return what persons have concluded."""
+        return tuple(self._rows[effect_id].resolutions)
 
     def hold(self, hold: Hold | None) -> None:
         """Hold every effect, or none."""

@@ -22,6 +22,8 @@ from effect_contracts.canonical import JsonValue
 from effect_contracts.document import ContractDocument
 from effect_contracts.facts import (
     CODE_ALREADY_EXISTS,
+    CODE_OPERATION_GONE,
+    CODE_REPLAYED_ERROR,
     PROVES_NO_COMMIT,
     Outcome,
     SafetyClass,
@@ -53,10 +55,16 @@ _FATES: Final = (
     Fault.IN_PROGRESS,
     Fault.EXISTS,
     Fault.OPERATION,
+    Fault.KEY_TAKEN,
+    Fault.PARTIAL,
+    Fault.STORED_ERROR,
     Fault.LANDS_TOO_LATE,
     Fault.FALSE_REFUSAL,
     Fault.FALSE_SUCCESS,
 )
+# What becomes of an accepted operation.
+_LANDS, _FAILS, _NEVER_ENDS = "lands", "fails", "never_ends"
+_OPERATION_ENDS: Final = (_LANDS, _FAILS, _NEVER_ENDS)
 _INSIDE_FATES: Final = (Fault.REFUSAL, Fault.BUSY)
 
 
@@ -190,11 +198,19 @@ class Target:
                     return Answer(Outcome.COMMITTED, "committed", self._latest(call).external_id)
                 return Answer(Outcome.REJECTED, CODE_ALREADY_EXISTS)
             case Fault.OPERATION:
-                fails = world.choices.of(2) == 1
-                if not fails:
+                end = _OPERATION_ENDS[world.choices.of(len(_OPERATION_ENDS))]
+                if end == _LANDS:
                     self._lands(key, call, now + world.transit(), lag)
-                operation = f"op-{call.ordinal}-{'fails' if fails else 'lands'}"
+                operation = f"op-{call.ordinal}-{end}"
                 return Answer(Outcome.IN_PROGRESS, "operation_accepted", operation=operation)
+            case Fault.KEY_TAKEN:
+                return Answer(Outcome.KEY_CONFLICT, "key_conflict")
+            case Fault.PARTIAL:
+                if world.choices.of(2):  # the part may be the one that counts
+                    self._lands(key, call, now, lag)
+                return Answer(Outcome.PARTIAL, "partial")
+            case Fault.STORED_ERROR:
+                return Answer(Outcome.AMBIGUOUS, CODE_REPLAYED_ERROR)
             case Fault.LANDS_TOO_LATE:
                 self._lands(key, call, now + TOO_LATE_SECONDS, 0.0)
                 return Answer(Outcome.AMBIGUOUS, "deadline")
@@ -234,17 +250,29 @@ class Target:
             return Finding(Verdict.UNKNOWN, "unmatched_status_503")
         if Fault.BLIND_LOOK_UP in world.scope.faults and world.choices.once_in(2):
             entries = ()
-        if call.operation is not None:
-            if call.operation.endswith("fails"):
+        if call.operation is not None and self._forgets():
+            # By our key, as adapters do; only what is found counts then.
+            if not entries or not call.document.policy().probes:
+                return Finding(Verdict.UNKNOWN, CODE_OPERATION_GONE)
+        elif call.operation is not None:
+            if call.operation.endswith(_FAILS):
                 return Finding(Verdict.REJECTED, "operation_failed")
             if not entries:
                 return Finding(Verdict.UNKNOWN, "operation_pending")
         ids = tuple(entry.external_id for entry in entries)
+        if Fault.STRANGE_OBJECT in world.scope.faults and world.spend(Fault.STRANGE_OBJECT, 8):
+            return Finding(Verdict.MISMATCH, "other_payload", ids or ("sim_strange",))
         if not entries:
             return Finding(Verdict.NOT_COMMITTED, "absent")
         if len(entries) > 1:
             return Finding(Verdict.MISMATCH, "several_matches", ids)
         return Finding(Verdict.COMMITTED, "found", ids)
+
+    def _forgets(self) -> bool:
+        world = self._world
+        return Fault.FORGOTTEN_OPERATION in world.scope.faults and world.spend(
+            Fault.FORGOTTEN_OPERATION, 2
+        )
 
 
 class SimulatedTargetAdapter(SimulatedAdapter):
@@ -311,6 +339,9 @@ _FATE_WORDS: Final = {
     Fault.IN_PROGRESS: "the target is at work on it",
     Fault.EXISTS: "the target says that the object exists, if it does",
     Fault.OPERATION: "the target accepts it as an operation",
+    Fault.KEY_TAKEN: "the target says that its key is another request's",
+    Fault.PARTIAL: "the target says that it did a part",
+    Fault.STORED_ERROR: "the target repeats a stored error",
     Fault.LANDS_TOO_LATE: "it is on its way for longer than the contract says",
     Fault.FALSE_REFUSAL: "it lands, and the target says that it did nothing",
     Fault.FALSE_SUCCESS: "it does not land, and the target says that it did",

@@ -94,6 +94,8 @@ def scope_of(document: ContractDocument, fault: Fault | None) -> Scope:
     faults: frozenset[Fault] = frozenset()
     if fault is not None:
         faults = frozenset({fault})
+    if fault is Fault.FORGOTTEN_OPERATION:
+        faults |= {Fault.OPERATION}
     if fault in BROKEN_PROMISES:
         faults |= USUAL
     if fault is Fault.EAGER_OPERATOR:

@@ -402,8 +402,13 @@ class World:
 
     def toggle_hold(self) -> None:
         """Pause the tenant, or let it go on."""
-        self.store.hold(None if self.store.holds else Hold.PAUSED)
-        self.tell("the tenant is paused" if self.store.holds else "the tenant goes on")
+        if self.store.holds:
+            self.store.hold(None)
+            self.tell("the tenant goes on")
+            return
+        hold = (Hold.PAUSED, Hold.TENANT_DISABLED)[self.choices.of(2)]
+        self.store.hold(hold)
+        self.tell(f"the tenant is held: {hold.value}")
 
     def spoil(self, effect_id: UUID) -> None:
         """The stored request becomes another one."""
@@ -493,6 +498,13 @@ class _DueRuns:
         """Let effects go on whose hold was lifted."""
         await stop()
         return await self._world.store.release_lifted(limit)
+
+    async def ended_compensations(self, limit: int) -> list[repair.EndedCompensation]:
+        """No effect of this world undoes another one."""
+        return []
+
+    async def settle_link(self, tenant_id: UUID, effect_id: UUID) -> None:
+        """See `ended_compensations`."""
 
     async def beat(self, executor_id: str, ttl_seconds: float) -> None:
         """No process of this world is watched."""

@@ -10,3 +10,7 @@ GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA dbos TO effect_broker_worker, effect_br
 -- What `effect_broker.enqueue_run` needs as the owner: dbos.enqueue_workflow runs with his rights.
 GRANT SELECT, INSERT, UPDATE ON dbos.workflow_status TO effect_broker_owner;
 GRANT SELECT, INSERT ON dbos.workflow_input TO effect_broker_owner;
+-- Finished runs of settled effects are removed by pruning.
+GRANT USAGE ON SCHEMA dbos TO effect_broker_prune;
+GRANT SELECT, DELETE ON dbos.workflow_status, dbos.workflow_input, dbos.workflow_output,
+    dbos.operation_outputs TO effect_broker_prune;

@@ -1,0 +1,655 @@
+"""The evidence inbox over HTTP: who is believed, what a delivery proves, and what it never does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from api.deployment import Deployment, in_doubt
+from api.webhooks import (
+    NAME,
+    SECRET,
+    SECRET_VARIABLE,
+    SECTION,
+    Provider,
+    apply,
+    event,
+    hooked,
+    make_due,
+    match_now,
+)
+from effect_broker.evidence_matching import Matching
+from effect_broker.protocol.ports import StoreUnavailable
+from effect_broker.store.inbox import PostgresInbox
+from effect_contracts.canonical import BODY_BYTES_MAX
+
+
+@pytest.fixture
+async def provider(
+    deployment: Deployment, application: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Provider]:
+    """The provider of the tenant `acme`, whose tool has a contract with a webhook."""
+    monkeypatch.setenv(SECRET_VARIABLE, SECRET)
+    await apply(deployment, hooked())
+    async with deployment.client(application, None) as http:
+        yield Provider(http, deployment)
+
+
+@pytest.fixture
+async def doubted(api: httpx.AsyncClient, provider: Provider) -> str:
+    """An unsafe effect whose outcome nobody knows."""
+    return await in_doubt(api, provider.deployment)
+
+
+async def shown(api: httpx.AsyncClient, effect_id: str) -> dict[str, Any]:
+    """The effect as a caller sees it."""
+    effect: dict[str, Any] = (await api.get(f"/v1/effects/{effect_id}")).json()
+    return effect
+
+
+def events_of(deployment: Deployment, effect_id: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """Kind, actor and metadata of the events, but for the two that made the effect."""
+    rows = deployment.execute(
+        "SELECT kind, actor, metadata FROM effect_broker.effect_events"
+        f" WHERE effect_id = '{effect_id}' AND sequence > 2 ORDER BY sequence"
+    )
+    return [(kind, actor, json.loads(metadata)) for kind, actor, metadata in rows]
+
+
+def only_row(deployment: Deployment) -> dict[str, Any]:
+    """The only delivery as stored."""
+    ((row,),) = deployment.execute("SELECT to_jsonb(d) FROM effect_broker.evidence_inbox AS d")
+    found: dict[str, Any] = row
+    return found
+
+
+# What a delivery proves -----------------------------------------------------------------------
+
+
+async def test_a_delivery_ends_the_doubt_of_an_unsafe_effect_once(
+    api: httpx.AsyncClient, provider: Provider, doubted: str
+) -> None:
+    told = event(provider.key_of(doubted))
+    first = await provider.deliver(told)
+    assert (first.status_code, first.json()) == (200, {"status": "settled", "duplicate": False})
+    effect = await shown(api, doubted)
+    assert (effect["state"], effect["reason"], effect["alert"]) == ("succeeded", "committed", None)
+    receipt = (await api.get(f"/v1/effects/{doubted}/receipt")).json()
+    assert receipt["receipt"]["source"] == "webhook"
+    assert receipt["receipt"]["external_id"] == "ch_1"
+    assert receipt["result"] == told["data"]["object"]
+    assert receipt["fields"] == {"amount": 1200}
+
+    row = only_row(provider.deployment)
+    assert (row["status"], row["code"], row["effect_id"]) == ("settled", "told", doubted)
+    assert (row["senders_id"], row["ciphertext"]) == (told["id"], None)
+    ((kind, actor, metadata),) = events_of(provider.deployment, doubted)
+    assert (kind, actor) == ("evidence_added", f"webhook:{row['delivery_id']}")
+    assert (metadata["source"], metadata["verdict"]) == ("webhook", "committed")
+
+
+async def test_the_same_delivery_again_changes_nothing(
+    api: httpx.AsyncClient, provider: Provider, doubted: str
+) -> None:
+    told = event(provider.key_of(doubted))
+    await provider.told(told)
+    before = await shown(api, doubted)
+    for _ in range(3):
+        again = await provider.deliver(told)
+        assert (again.status_code, again.json()) == (200, {"status": "settled", "duplicate": True})
+    after = await shown(api, doubted)
+    assert after["version"] == before["version"]
+    assert provider.deployment.count("evidence_inbox") == 1
+    assert provider.deployment.count("effect_evidence") == 1
+
+
+async def test_without_an_id_of_the_sender_the_same_bytes_are_the_same_delivery(
+    api: httpx.AsyncClient, provider: Provider, doubted: str
+) -> None:
+    told = event(provider.key_of(doubted))
+    del told["id"]
+    body = json.dumps(told).encode()
+    assert (await provider.deliver(body)).json()["duplicate"] is False
+    assert (await provider.deliver(body)).json()["duplicate"] is True
+    assert only_row(provider.deployment)["senders_id"].startswith("sha256:")
+
+
+@pytest.mark.parametrize("alike", [True, False], ids=["one_delivery", "many_deliveries"])
+async def test_twenty_deliveries_at_once_settle_once(
+    api: httpx.AsyncClient, provider: Provider, doubted: str, alike: bool
+) -> None:
+    key = provider.key_of(doubted)
+    one = event(key)
+    answers = await asyncio.gather(
+        *(provider.deliver(one if alike else event(key)) for _ in range(20))
+    )
+    assert {answer.status_code for answer in answers} == {200}
+    make_due(provider.deployment)  # whoever found the effect locked for too long is taken up
+    await match_now(provider.deployment)
+    statuses = provider.deployment.execute("SELECT status FROM effect_broker.evidence_inbox")
+    assert sorted(status for (status,) in statuses) == sorted(
+        ["settled"] if alike else ["settled", *["recorded"] * 19]
+    )
+    assert sum(not answer.json()["duplicate"] for answer in answers) == (1 if alike else 20)
+    assert provider.deployment.count("effect_receipts") == 1
+    effect = await shown(api, doubted)
+    assert (effect["state"], effect["alert"]) == ("succeeded", None)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"amount": 1201},
+        {"amount": "1200"},
+        {"amount": None},
+        {"currency": "usd"},
+        {"metadata": {"key": "@KEY", "order": "43"}},
+        {"metadata": {"key": "@KEY"}},
+    ],
+)
+async def test_an_object_whose_fields_disagree_settles_nothing_and_asks_a_person(
+    api: httpx.AsyncClient, provider: Provider, doubted: str, changes: dict[str, Any]
+) -> None:
+    key = provider.key_of(doubted)
+    told = json.loads(json.dumps(event(key, **changes)).replace("@KEY", key))
+    assert await provider.told(told) == "recorded"
+    effect = await shown(api, doubted)
+    assert (effect["state"], effect["reason"]) == ("manual_review", "ambiguous_probe")
+    assert only_row(provider.deployment)["code"] == "fields_disagree"
+    waiting = (await api.get("/v1/unresolved")).json()["unresolved"]
+    assert [item["effect_id"] for item in waiting] == [doubted]
+
+
+async def test_a_notice_of_failure_clears_nothing(
+    api: httpx.AsyncClient, provider: Provider, doubted: str
+) -> None:
+    told = event(provider.key_of(doubted), kind="charge.failed")
+    assert await provider.told(told) == "recorded"
+    effect = await shown(api, doubted)
+    assert (effect["state"], effect["reason"]) == ("outcome_unknown", "outcome_unknown")
+    ((kind, _, metadata),) = events_of(provider.deployment, doubted)
+    assert (kind, metadata["verdict"], metadata["code"]) == (
+        "evidence_added", "unknown", "failure_notice",
+    )  # fmt: skip
+    # And a commit that is told afterwards still counts.
+    assert await provider.told(event(provider.key_of(doubted))) == "settled"
+
+
+async def test_a_commit_after_a_failure_is_a_linked_event_an_alert_and_an_item_for_review(
+    api: httpx.AsyncClient, operator: httpx.AsyncClient, provider: Provider, doubted: str
+) -> None:
+    statement = {
+        "decision_id": "d1", "expected_version": 2, "conclusion": "failed", "reason": "given up",
+        "evidence": [{"kind": "log", "observed_at": "2026-01-01T00:00:00Z", "reference": "x"}],
+    }  # fmt: skip
+    resolved = await operator.post(f"/v1/effects/{doubted}/resolve", json=statement)
+    assert resolved.json()["state"] == "failed_final", resolved.text
+    before = (await api.get(f"/v1/effects/{doubted}/receipt")).json()
+
+    assert await provider.told(event(provider.key_of(doubted))) == "contradicts"
+    effect = await shown(api, doubted)
+    assert (effect["state"], effect["alert"]) == ("failed_final", "late_contradiction")
+    assert (await api.get(f"/v1/effects/{doubted}/receipt")).json() == before
+    kind, actor, metadata = events_of(provider.deployment, doubted)[-1]
+    row = only_row(provider.deployment)
+    assert (kind, actor) == ("late_fact", f"webhook:{row['delivery_id']}")
+    assert metadata["contradicts"] is True
+    waiting = (await api.get("/v1/unresolved")).json()["unresolved"]
+    assert [(item["effect_id"], item["reason"]) for item in waiting] == [
+        (doubted, "late_contradiction")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [("charge.failed", {}), ("charge.succeeded", {"amount": 9})],
+    ids=["failure", "other_amount"],
+)
+async def test_what_speaks_against_a_success_rewrites_nothing_and_is_an_alert(
+    api: httpx.AsyncClient, provider: Provider, doubted: str, kind: str, changes: dict[str, Any]
+) -> None:
+    key = provider.key_of(doubted)
+    assert await provider.told(event(key)) == "settled"
+    before = (await api.get(f"/v1/effects/{doubted}/receipt")).json()
+    assert await provider.told(event(key, kind=kind, **changes)) == "contradicts"
+    effect = await shown(api, doubted)
+    assert (effect["state"], effect["alert"]) == ("succeeded", "late_contradiction")
+    assert (await api.get(f"/v1/effects/{doubted}/receipt")).json() == before
+
+
+async def test_a_second_object_under_our_key_is_a_duplicate(
+    api: httpx.AsyncClient, provider: Provider, doubted: str
+) -> None:
+    key = provider.key_of(doubted)
+    assert await provider.told(event(key)) == "settled"
+    assert await provider.told(event(key, id="ch_2")) == "contradicts"
+    assert (await shown(api, doubted))["alert"] == "duplicate_detected"
+
+
+async def test_while_nothing_may_have_been_sent_a_delivery_proves_nothing(
+    api: httpx.AsyncClient, provider: Provider, doubted: str
+) -> None:
+    submitted = await api.post(
+        "/v1/effects",
+        json={"operation_key": "fresh", "tool": "demo.charge",
+              "arguments": {"order": "42", "amount": 1200, "currency": "eur"}},
+    )  # fmt: skip
+    fresh = submitted.json()["effect_id"]
+    provider.deployment.execute(f"""
+        SET session_replication_role = replica;
+        UPDATE effect_broker.effect_attempts
+        SET outcome = 'not_sent', code = 'refused', bytes_may_have_left = false
+        WHERE effect_id = '{doubted}'""")
+    for effect_id in (fresh, doubted):
+        assert await provider.told(event(provider.key_of(effect_id))) == "recorded"
+        assert (await shown(api, effect_id))["final"] is False
+    rows = provider.deployment.execute(
+        "SELECT verdict, code, covers_through FROM effect_broker.effect_evidence"
+    )
+    assert sorted(rows) == [("unknown", "nothing_sent", 0), ("unknown", "nothing_sent", 1)]
+
+
+async def test_while_an_attempt_is_open_its_own_answer_comes_first(
+    api: httpx.AsyncClient, provider: Provider, doubted: str
+) -> None:
+    opened = f"""
+        SET session_replication_role = replica;
+        UPDATE effect_broker.effect_attempts SET outcome = NULL, code = NULL, recorded_at = NULL,
+            bytes_may_have_left = NULL, deadline_at = now() + interval '@'
+            WHERE effect_id = '{doubted}';
+        UPDATE effect_broker.effect_intents SET state = 'dispatching', parked = false,
+            next_action_at = now() + interval '@' WHERE effect_id = '{doubted}'"""
+    provider.deployment.execute(opened.replace("@", "1 hour"))
+    assert await provider.told(event(provider.key_of(doubted))) == "waiting"
+    row = only_row(provider.deployment)
+    assert (row["code"], row["effect_id"]) == ("attempt_open", doubted)
+    assert "1200" not in str(row["ciphertext"]), "the body is sealed while it waits"
+    make_due(provider.deployment)
+    assert await match_now(provider.deployment) == 1
+    assert only_row(provider.deployment)["status"] == "waiting"
+    assert (await shown(api, doubted))["state"] == "dispatching"
+
+    # Its sender was lost; the delivery is what is left.
+    provider.deployment.execute(opened.replace("@", "-10 min"))
+    make_due(provider.deployment)
+    assert await match_now(provider.deployment) == 1
+    assert only_row(provider.deployment)["status"] == "settled"
+    assert (await shown(api, doubted))["state"] == "succeeded"
+    make_due(provider.deployment)
+    assert await match_now(provider.deployment) == 0
+
+
+# What is looked for ---------------------------------------------------------------------------
+
+
+async def test_a_delivery_without_our_key_is_linked_by_the_object_and_proves_nothing(
+    api: httpx.AsyncClient, provider: Provider, doubted: str
+) -> None:
+    keyless = event("x", kind="charge.failed", metadata={})
+    assert await provider.told(keyless) == "unmatched"
+    assert await provider.told(event(provider.key_of(doubted))) == "settled"
+    assert await provider.told(event("x", metadata={})) == "recorded"
+    make_due(provider.deployment)
+    assert await match_now(provider.deployment) == 1
+    (status,) = provider.deployment.execute(
+        "SELECT status, effect_id::text FROM effect_broker.evidence_inbox"
+        f" WHERE senders_id = '{keyless['id']}'"
+    )
+    assert status == ("contradicts", doubted)
+    codes = provider.deployment.execute(
+        "SELECT verdict, code FROM effect_broker.effect_evidence ORDER BY recorded_at"
+    )
+    assert codes == [("committed", "told"), ("unknown", "key_missing"),
+                     ("unknown", "failure_notice")]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "age", "status", "code", "waits"),
+    [
+        ("k" * 43, "0 s", "unmatched", "no_effect", True),
+        ("k" * 43, "6 days", "unmatched", "no_effect", True),
+        ("k" * 43, "8 days", "unmatched", "no_effect", False),
+        ("of somebody else", "0 s", "ignored", "key_of_others", False),
+        (None, "1 hour", "unmatched", "no_effect", True),
+        (None, "3 hours", "unmatched", "no_effect", False),
+    ],
+)
+async def test_an_effect_that_is_not_known_is_looked_for_again_for_a_bounded_time(
+    provider: Provider, key: str | None, age: str, status: str, code: str, waits: bool
+) -> None:
+    told = event("") if key is None else event(key)
+    assert await provider.told(told) == status
+    make_due(provider.deployment, age)
+    await match_now(provider.deployment)
+    row = only_row(provider.deployment)
+    assert (row["status"], row["code"]) == (status, code)
+    assert (row["next_match_at"] is not None, row["ciphertext"] is not None) == (waits, waits)
+
+
+async def test_what_was_stored_and_not_matched_is_taken_up_by_a_worker(
+    api: httpx.AsyncClient, application: FastAPI, provider: Provider, doubted: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A process that dies right after the commit has answered, or not: the delivery stands."""
+
+    async def away(*_: object) -> None:
+        raise StoreUnavailable("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Matching, "match", away)
+        assert await provider.told(event(provider.key_of(doubted))) == "received"
+    assert (await shown(api, doubted))["state"] == "outcome_unknown"
+    assert await match_now(provider.deployment) == 0, "it is not due yet"
+    make_due(provider.deployment)
+    assert await match_now(provider.deployment) == 1
+    assert (await shown(api, doubted))["state"] == "succeeded"
+
+
+async def test_a_delivery_that_was_interrupted_after_its_evidence_is_not_told_twice(
+    api: httpx.AsyncClient, provider: Provider, doubted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object) -> None:
+        raise StoreUnavailable("away")
+
+    key = provider.key_of(doubted)
+    for told, status in (
+        (event(key, kind="charge.failed"), "recorded"),
+        (event(key), "settled"),
+        (event(key, amount=7), "contradicts"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(PostgresInbox, "decide", away)
+            assert await provider.told(told) == "received"
+        before = await shown(api, doubted)
+        make_due(provider.deployment)
+        assert await match_now(provider.deployment) == 1
+        rows = provider.deployment.execute(
+            "SELECT status, effect_id::text, ciphertext FROM effect_broker.evidence_inbox"
+            f" WHERE senders_id = '{told['id']}'"
+        )
+        assert rows == [(status, doubted, None)]
+        assert (await shown(api, doubted))["version"] == before["version"]
+    assert provider.deployment.count("effect_evidence") == 3
+
+
+# Who is believed ------------------------------------------------------------------------------
+
+
+async def _unbelieved(answer: httpx.Response) -> dict[str, Any]:
+    assert answer.status_code == 404, answer.text
+    body: dict[str, Any] = answer.json()
+    return {name: value for name, value in body.items() if name != "instance"}
+
+
+async def test_whoever_is_not_believed_learns_nothing(
+    api: httpx.AsyncClient, provider: Provider, doubted: str
+) -> None:
+    await apply(provider.deployment, hooked("1", "no-hook", tool="other.tool", webhook=None))
+    body = json.dumps(event(provider.key_of(doubted))).encode()
+    good = provider.signed(body)
+    others = {
+        "no tenant": ("nobody", NAME, good),
+        "no contract": ("acme", "nothing", good),
+        "no webhook": ("acme", "no-hook", good),
+        "odd names": ("ac%00me", "%2e%2e", good),
+        "another tenant's contract": ("globex", "nothing", good),
+        "no signature": ("acme", NAME, {}),
+        "another secret": (
+            "acme", NAME, Provider(provider.http, provider.deployment, secret="x").signed(body),
+        ),
+        "too old": ("acme", NAME, provider.signed(body, age_seconds=302)),
+        "too new": ("acme", NAME, provider.signed(body, age_seconds=-302)),
+        "another body": ("acme", NAME, provider.signed(body + b" ")),
+    }  # fmt: skip
+    seen = []
+    for tenant, contract, headers in others.values():
+        answer = await provider.http.post(
+            f"/v1/evidence/{tenant}/{contract}", content=body, headers=headers
+        )
+        seen.append(await _unbelieved(answer))
+    assert all(body == seen[0] for body in seen)
+    assert provider.deployment.count("evidence_inbox") == 0
+    assert (await shown(api, doubted))["version"] == 2
+    assert (await provider.deliver(body, good)).status_code == 200
+
+
+async def test_a_repeated_signature_header_is_not_believed(
+    provider: Provider, doubted: str
+) -> None:
+    body = json.dumps(event(provider.key_of(doubted))).encode()
+    good = provider.signed(body)["Stripe-Signature"]
+    answer = await provider.http.post(
+        f"/v1/evidence/acme/{NAME}",
+        content=body,
+        headers=[("Stripe-Signature", good), ("stripe-signature", good)],
+    )
+    assert answer.status_code == 404
+    assert provider.deployment.count("evidence_inbox") == 0
+
+
+async def test_either_of_two_secrets_is_believed_and_one_that_is_missing_does_no_harm(
+    api: httpx.AsyncClient, provider: Provider, doubted: str, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    secrets = [f"env:{SECRET_VARIABLE}_NEXT", f"env:{SECRET_VARIABLE}"]
+    await apply(provider.deployment, hooked("2", webhook={**SECTION, "secrets": secrets}))
+    key = provider.key_of(doubted)
+    assert await provider.told(event(key, kind="charge.failed")) == "recorded"
+    assert f"{SECRET_VARIABLE}_NEXT cannot be resolved" in caplog.text
+    monkeypatch.setenv(f"{SECRET_VARIABLE}_NEXT", "whsec_next")
+    following = Provider(provider.http, provider.deployment, secret="whsec_next")
+    assert await following.told(event(key, kind="charge.failed")) == "recorded"
+    assert await provider.told(event(key)) == "settled"
+    assert SECRET not in caplog.text
+    assert "whsec_next" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "reference", ["env:EFFECT_BROKER_SECRET_X", "env:EFFECT_BROKER_KEY_RING", "file:/etc/hostname"]
+)
+async def test_no_other_secret_of_the_broker_can_be_named(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch, reference: str
+) -> None:
+    monkeypatch.setenv("EFFECT_BROKER_SECRET_X", SECRET)
+    monkeypatch.setenv("EFFECT_BROKER_KEY_RING", SECRET)
+    await apply(provider.deployment, hooked("2", webhook={**SECTION, "secrets": [reference]}))
+    assert (await provider.deliver(event("k" * 43))).status_code == 404
+
+
+async def test_why_a_delivery_is_refused_is_told_to_the_operator_and_not_each_time(
+    provider: Provider, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = b"{}"
+    for _ in range(5):
+        await provider.deliver(body, provider.signed(body, age_seconds=999))
+        await provider.deliver(body, {})
+    refused = [record.getMessage() for record in caplog.records if "is refused" in record.msg]
+    assert [text.rpartition(": ")[2] for text in refused] == [
+        "time_outside_tolerance", "header_missing",
+    ]  # fmt: skip
+
+
+# What is kept ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b'{"id":1,"id":2}', b'{"a":NaN}', b"\xff", b"[" * 100 + b"]" * 100]
+)
+async def test_what_is_signed_and_no_json_is_kept_as_rejected(
+    provider: Provider, body: bytes
+) -> None:
+    for _ in range(2):
+        answer = await provider.deliver(body)
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_payload")
+    row = only_row(provider.deployment)
+    assert (row["status"], row["code"], row["ciphertext"]) == ("rejected", "body_invalid", None)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"id": "e", "type": "customer.created"},
+        {"id": "e", "type": True},
+        {"id": "e"},
+        ["charge.succeeded"],
+        5,
+        None,
+    ],
+)
+async def test_what_is_no_word_about_an_effect_is_ignored(provider: Provider, told: Any) -> None:
+    assert await provider.told(json.dumps(told).encode()) == "ignored"
+    assert only_row(provider.deployment)["code"] == "says_nothing"
+
+
+async def test_a_body_in_any_script_is_read_as_it_was_signed(
+    api: httpx.AsyncClient, provider: Provider, doubted: str
+) -> None:
+    told = event(provider.key_of(doubted), note="Zoë ☃ \u202e \U0001f4b6", big=2**80)
+    assert await provider.told(told) == "settled"
+    receipt = (await api.get(f"/v1/effects/{doubted}/receipt")).json()
+    assert receipt["result"]["note"] == "Zoë ☃ \u202e \U0001f4b6"
+    assert receipt["result"]["big"] == str(2**80)
+
+
+async def test_a_body_that_is_too_large_is_refused_whoever_sends_it(provider: Provider) -> None:
+    body = b'"' + b"x" * BODY_BYTES_MAX + b'"'
+    for tenant in ("acme", "nobody"):
+        sender = Provider(provider.http, provider.deployment, tenant)
+        answer = await sender.deliver(body)
+        assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
+    assert provider.deployment.count("evidence_inbox") == 0
+
+
+async def test_without_a_database_the_sender_is_asked_to_come_again(
+    provider: Provider, deployment: Deployment
+) -> None:
+    told = event("k" * 43)
+    headers = provider.signed(json.dumps(told, ensure_ascii=False).encode())
+    deployment.execute("ALTER TABLE effect_broker.evidence_inbox RENAME TO elsewhere")
+    answer = await provider.deliver(told, headers)
+    assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")
+    assert answer.headers["retry-after"]
+    deployment.execute("ALTER TABLE effect_broker.elsewhere RENAME TO evidence_inbox")
+    assert (await provider.deliver(told, headers)).json()["status"] == "unmatched"
+
+
+# Whose effect it is ---------------------------------------------------------------------------
+
+
+async def test_another_tenants_effect_is_never_touched(
+    application: FastAPI, provider: Provider, doubted: str
+) -> None:
+    told = event(provider.key_of(doubted))
+    theirs = Provider(provider.http, provider.deployment, "globex")
+    assert await theirs.told(told) == "unmatched"
+    make_due(provider.deployment)
+    await match_now(provider.deployment)
+    assert provider.deployment.count("effect_evidence") == 0
+    assert only_row(provider.deployment)["effect_id"] is None
+    # The same id at another tenant's endpoint is another delivery.
+    assert await provider.told(told) == "settled"
+
+
+async def test_another_contracts_effect_is_never_touched(
+    api: httpx.AsyncClient, provider: Provider, doubted: str
+) -> None:
+    await apply(provider.deployment, hooked("1", "other-charge", tool="other.tool"))
+    other = Provider(provider.http, provider.deployment, contract="other-charge")
+    assert await other.told(event(provider.key_of(doubted))) == "unmatched"
+    assert only_row(provider.deployment)["code"] == "other_contract"
+    assert (await shown(api, doubted))["version"] == 2
+
+
+async def test_the_pinned_contract_says_what_counts_and_the_newest_who_is_believed(
+    api: httpx.AsyncClient, provider: Provider, doubted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"{SECRET_VARIABLE}_2", "whsec_2")
+    section = {
+        **SECTION,
+        "secrets": [f"env:{SECRET_VARIABLE}_2"],
+        "agree": {"/order": "data.object.metadata.order"},
+    }
+    await apply(provider.deployment, hooked("2", webhook=section))
+    key = provider.key_of(doubted)
+    assert (await provider.deliver(event(key))).status_code == 404, "the old secret is gone"
+    following = Provider(provider.http, provider.deployment, secret="whsec_2")
+    # Version 2 would not compare the amount; the effect is of version 1.
+    assert await following.told(event(key, amount=1)) == "recorded"
+    assert (await shown(api, doubted))["state"] == "manual_review"
+
+
+async def test_a_key_at_another_place_than_the_pinned_contract_names_proves_nothing(
+    api: httpx.AsyncClient, provider: Provider, doubted: str
+) -> None:
+    elsewhere = {"kind": "field", "path": "data.object.other_key"}
+    await apply(provider.deployment, hooked("2", webhook={**SECTION, "key_match": elsewhere}))
+    key = provider.key_of(doubted)
+    assert await provider.told(event("k" * 43, other_key=key)) == "recorded"
+    assert only_row(provider.deployment)["code"] == "key_disagrees"
+    assert (await shown(api, doubted))["state"] == "outcome_unknown"
+
+
+async def test_an_effect_whose_contract_knew_no_webhook_is_not_settled_by_one(
+    api: httpx.AsyncClient, provider: Provider
+) -> None:
+    await apply(provider.deployment, hooked("0", webhook=None))
+    effect_id = await in_doubt(api, provider.deployment)
+    await apply(provider.deployment, hooked("2"))
+    assert await provider.told(event(provider.key_of(effect_id))) == "ignored"
+    assert only_row(provider.deployment)["code"] == "not_in_its_contract"
+    assert (await shown(api, effect_id))["version"] == 2
+
+
+async def test_a_disabled_tenant_still_learns_what_has_become_of_its_effects(
+    provider: Provider, doubted: str
+) -> None:
+    provider.deployment.execute("UPDATE effect_broker.tenants SET disabled_at = now()")
+    assert await provider.told(event(provider.key_of(doubted))) == "settled"
+
+
+# The listing ----------------------------------------------------------------------------------
+
+
+async def test_deliveries_are_listed_newest_first_page_by_page(
+    api: httpx.AsyncClient, operator: httpx.AsyncClient, provider: Provider, doubted: str
+) -> None:
+    key = provider.key_of(doubted)
+    sent = [event(key, kind="charge.failed"), event(key), {"id": "e", "type": "t"}]
+    for told in sent:
+        await provider.told(told)
+    theirs = Provider(provider.http, provider.deployment, "globex")
+    await theirs.told({"id": "g", "type": "t"})
+    listed, cursor = [], None
+    while True:
+        query = {"limit": "2"} | ({"cursor": cursor} if cursor else {})
+        page = (await operator.get("/v1/evidence", params=query)).json()
+        listed += page["deliveries"]
+        if (cursor := page["cursor"]) is None:
+            break
+    assert [line["senders_id"] for line in listed] == [told["id"] for told in reversed(sent)]
+    assert [line["status"] for line in listed] == ["ignored", "settled", "recorded"]
+    assert set(listed[0]) == {
+        "delivery_id", "contract", "senders_id", "body_digest", "received_at", "status", "code",
+        "effect_id", "decided_at", "next_match_at",
+    }  # fmt: skip
+    for query, count in (
+        ({"status": "settled"}, 1),
+        ({"status": ["settled", "ignored"]}, 2),
+        ({"effect_id": doubted}, 2),
+        ({"contract": NAME}, 3),
+        ({"contract": "other"}, 0),
+    ):
+        found = (await operator.get("/v1/evidence", params=query)).json()["deliveries"]
+        assert len(found) == count, query
+    for query in ({"cursor": "x"}, {"status": "x"}, {"effect_id": "x"}, {"nonsense": "1"}):
+        assert (await operator.get("/v1/evidence", params=query)).status_code == 400, query
+    refused = await api.get("/v1/evidence")
+    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+    anonymous = await provider.http.get("/v1/evidence")
+    assert anonymous.status_code == 401
