@@ -24,6 +24,7 @@
     │   ├── TooEarly                 409 too_early
     │   ├── DecisionConflict         409 decision_conflict
     │   ├── AnotherRequest           409 another_request
+    │   ├── AnotherAlert             409 another_alert
     │   └── TransitionRefused        409 illegal_transition
     ├── ContractError                a contract document is at fault
     │   ├── ContractInvalid          422 contract_invalid
@@ -425,6 +426,17 @@ class AnotherRequest(ConflictError):
         super().__init__(
             "The effect stands for another request than the one that was named; nothing was "
             "changed. Read it again, and decide on what it says."
+        )
+
+
+class AnotherAlert(ConflictError):
+    """The alert that was named is not, or no longer, the one that the effect has."""
+
+    code = ProblemCode.ANOTHER_ALERT
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The effect has another alert by now; nothing was changed. Read it again first."
         )
 
 

@@ -35,6 +35,7 @@ class ProblemCode(StrEnum):
     TOO_EARLY = "too_early"
     DECISION_CONFLICT = "decision_conflict"
     ANOTHER_REQUEST = "another_request"
+    ANOTHER_ALERT = "another_alert"
     ILLEGAL_TRANSITION = "illegal_transition"
     CONTRACT_INVALID = "contract_invalid"
     CONTRACT_CONFLICT = "contract_conflict"
@@ -65,6 +66,7 @@ def status_of(code: ProblemCode) -> int:
             | ProblemCode.TOO_EARLY
             | ProblemCode.DECISION_CONFLICT
             | ProblemCode.ANOTHER_REQUEST
+            | ProblemCode.ANOTHER_ALERT
             | ProblemCode.ILLEGAL_TRANSITION
             | ProblemCode.CONTRACT_CONFLICT
         ):

@@ -9,7 +9,8 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from api.deployment import Deployment, deployed
+from api.deployment import Deployment, deployed, in_doubt
+from api.webhooks import SECRET, SECRET_VARIABLE, Provider, apply, hooked
 from effect_broker.store.pool import Pool, make_pool
 from effect_broker.store.roles import DatabaseRole
 from effect_broker.store.tenants import Tenants
@@ -64,3 +65,20 @@ async def operator(
         headers={"Authorization": f"Bearer {made.api_key}"},
     ) as client:
         yield client
+
+
+@pytest.fixture
+async def provider(
+    deployment: Deployment, application: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Provider]:
+    """The provider of the tenant `acme`, whose tool has a contract with a webhook."""
+    monkeypatch.setenv(SECRET_VARIABLE, SECRET)
+    await apply(deployment, hooked())
+    async with deployment.client(application, None) as http:
+        yield Provider(http, deployment)
+
+
+@pytest.fixture
+async def doubted(api: httpx.AsyncClient, provider: Provider) -> str:
+    """An unsafe effect whose outcome nobody knows."""
+    return await in_doubt(api, provider.deployment)

@@ -135,3 +135,16 @@ def make_due(deployment: Deployment, age: str = "0 s") -> None:
         "UPDATE effect_broker.evidence_inbox SET next_match_at = clock_timestamp(),"
         f" received_at = received_at - interval '{age}' WHERE next_match_at IS NOT NULL"
     )
+
+
+async def shown(api: httpx.AsyncClient, effect_id: str) -> dict[str, Any]:
+    """The effect as a caller sees it."""
+    effect: dict[str, Any] = (await api.get(f"/v1/effects/{effect_id}")).json()
+    return effect
+
+
+def only_row(deployment: Deployment) -> dict[str, Any]:
+    """The only delivery as stored."""
+    ((row,),) = deployment.execute("SELECT to_jsonb(d) FROM effect_broker.evidence_inbox AS d")
+    found: dict[str, Any] = row
+    return found

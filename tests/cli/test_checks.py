@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
+from uuid import uuid4
 
 import pytest
 
@@ -12,6 +14,7 @@ from effect_broker.cli import checks
 from effect_broker.cli.checks import Finding, Level
 from effect_broker.keyring import new_key_ring, parse_key_ring
 from effect_broker.store.diagnosis import FleetFacts, ServerFacts, SessionFacts
+from effect_broker.store.tenants import KeyRecord
 from effect_contracts.catalog import catalog_documents
 from effect_contracts.document import ContractDocument
 
@@ -53,6 +56,25 @@ def levels(findings: Iterable[Finding]) -> dict[str, Level]:
 def bad(findings: Iterable[Finding]) -> dict[str, Level]:
     """The checks that are not ok."""
     return {check: level for check, level in levels(findings).items() if level is not Level.OK}
+
+
+def _key(expires_in_seconds: float | None, *, revoked: bool = False) -> KeyRecord:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    return KeyRecord(
+        uuid4(), "acme", ("effects",), at, at if revoked else None, None, expires_in_seconds
+    )
+
+
+def test_keys_that_are_about_to_end_are_named_the_soonest_first() -> None:
+    day = 86_400.0
+    soon, sooner = _key(13.9 * day), _key(2 * day)
+    silent = [_key(None), _key(14.1 * day), _key(-1.0), _key(day, revoked=True)]
+    found = list(checks.api_key_findings([soon, *silent, sooner]))
+    assert [finding.level for finding in found] == [Level.WARN, Level.WARN]
+    assert str(sooner.key_id) in found[0].text
+    assert "2 d" in found[0].text
+    assert str(soon.key_id) in found[1].text
+    assert bad(checks.api_key_findings(silent)) == {}
 
 
 def test_a_sound_deployment_has_no_finding() -> None:

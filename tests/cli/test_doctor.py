@@ -228,3 +228,11 @@ def test_a_pooler_that_swallows_session_options_is_found_by_doctor(
         levels = _levels(cli("doctor", "--json"))
         assert levels["pooler_api"] == "fail"
         assert levels["session_worker"] == "fail"
+
+
+def test_a_key_that_ends_soon_is_a_warning_and_no_failure(broker: Cli, doctor: Any) -> None:
+    broker("tenants", "create", "acme")
+    broker("keys", "create", "--tenant", "acme", "--expires", "15d")
+    assert doctor()["api_keys"] == "ok"
+    broker("keys", "create", "--tenant", "acme", "--expires", "13d")
+    assert doctor()["api_keys"] == "warn"

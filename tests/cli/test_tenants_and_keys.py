@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -92,6 +93,33 @@ def test_scopes_are_kept(broker: Cli) -> None:
     broker("keys", "create", "--tenant", "acme", "--scope", "read", "--scope", "operate")
     (key,) = broker("keys", "list", "--tenant", "acme", "--json").json
     assert key["scopes"] == ["read", "operate"]
+
+
+def test_a_key_may_have_an_end(broker: Cli) -> None:
+    broker("tenants", "create", "acme")
+    create = ("keys", "create", "--tenant", "acme", "--json")
+    made = broker(*create, "--expires", "90d").json
+    endless = broker(*create).json
+    listed = {key["key_id"]: key for key in broker("keys", "list", "--json").json}
+    begins, ends = (
+        datetime.fromisoformat(listed[made["key_id"]][name])
+        for name in ("created_at", "expires_at")
+    )
+    assert abs(ends - begins - timedelta(days=90)) < timedelta(seconds=1)
+    assert listed[made["key_id"]]["expires_at"] == made["expires_at"]
+    assert listed[endless["key_id"]]["expires_at"] is endless["expires_at"] is None
+    assert "expires" in broker("keys", "create", "--tenant", "acme", "--expires", "12h").err
+    for wrong in ("tomorrow", "-1d", "5s", "0"):
+        assert broker(*create, "--expires", wrong).code != 0
+    assert len(broker("keys", "list", "--json").json) == 3
+
+
+@pytest.mark.parametrize("scope", ["everything", "effects:read", "sumbit", ""])
+def test_a_right_that_nobody_asks_for_is_given_to_no_key(broker: Cli, scope: str) -> None:
+    broker("tenants", "create", "acme")
+    refused = broker("keys", "create", "--tenant", "acme", "--scope", scope).refused()
+    assert "submit, read, operate, admin, effects" in refused
+    assert broker("keys", "list", "--json").json == []
 
 
 def test_a_printed_ring_is_a_ring_and_never_the_same(cli: Cli) -> None:

@@ -111,7 +111,8 @@ async def tab_to(page: Page, wanted: str) -> None:
 async def shoot(page: Page, name: str) -> None:
     directory = os.environ.get("CONSOLE_SCREENSHOTS")
     if directory:
-        await page.screenshot(path=Path(directory) / f"{name}.png", full_page=True)
+        narrow = (page.viewport_size or {"width": 0})["width"] == NARROW
+        await page.screenshot(path=Path(directory) / f"{name}.png", full_page=narrow)
 
 
 async def test_an_effect_is_found_and_resolved_by_the_keyboard_alone(
@@ -178,8 +179,9 @@ async def test_every_page_fits_a_narrow_window_and_can_be_read(
     brightness = sum(int(part) for part in background[4:-1].split(",")[:3])
     assert (brightness < 3 * 64) == dark
     await page.set_viewport_size({"width": 1000, "height": 900})
-    await page.goto(site + "/console/")
-    await shoot(page, f"queue-wide-{'dark' if dark else 'light'}")
+    for name in ("queue", "effect-moving"):
+        await page.goto(site + paths[name])
+        await shoot(page, f"{name}-wide-{'dark' if dark else 'light'}")
 
 
 async def everything_to_see(

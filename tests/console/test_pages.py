@@ -165,7 +165,6 @@ async def test_poison_is_shown_and_does_nothing(
         INSERT INTO effect_broker.holds (hold_id, kind, tenant_id, tool, reason, placed_by)
             SELECT gen_random_uuid(), 'paused', tenant_id, '{poison}', '{poison}', '{poison}'
             FROM effect_broker.effect_intents;
-        UPDATE effect_broker.tenants SET name = '{poison}' WHERE name = 'acme';
     """)
     pages = ["/console/", f"/console/effects/{effect_id}", "/console/holds", "/console/health",
              "/console/approvals", "/console/search?key=%3Cscript"]  # fmt: skip

@@ -48,11 +48,19 @@ def test_the_size_counts_to_the_byte(value: JsonValue) -> None:
 
 
 @pytest.mark.parametrize(
-    ("depth", "raw"), [(0, b"1"), (1, b"[]"), (2, b'[{"a":1}]'), (3, b"[[[]]]")]
+    ("depth", "raw"),
+    [
+        (0, b"1"),
+        (1, b"[]"),
+        (2, b'[{"a":1}]'),
+        (3, b"[[[]]]"),
+        (3, b'{"a":{"b":{}}}'),
+        (4, b'[{"a":[{}]}]'),
+    ],
 )
 def test_depth_counts_objects_and_arrays(depth: int, raw: bytes) -> None:
-    assert parse_strict(raw, depth_max=depth) is not Ellipsis
     value = parse_strict(raw)
+    assert parse_strict(raw, depth_max=depth) == value
     assert check_value(value, depth_max=depth) == value
     if depth:
         found = refusal(raw, depth_max=depth - 1)
@@ -64,6 +72,10 @@ def test_depth_counts_objects_and_arrays(depth: int, raw: bytes) -> None:
 def test_a_body_that_is_too_deep_says_where() -> None:
     found = refusal(b" [1, [2, [3]]]", depth_max=2)
     assert (found.reason, problem(found)["offset"]) == (_R.TOO_DEEP, 9)
+    assert problem(refusal(b"[[],[],[[1]]]", depth_max=2))["offset"] == 8
+    # Of two kinds, together one more than there may be.
+    mixed = b'[{"a":' * 32 + b"[" + b"]" + b"}]" * 32
+    assert problem(refusal(mixed))["offset"] == 6 * 32
     side_by_side = b"[" + b",".join([b"[]"] * 200) + b"]"
     assert parse_strict(side_by_side, depth_max=2) == [[]] * 200
 
@@ -105,7 +117,7 @@ def test_a_refusal_counts_bytes_from_the_beginning(
 
 
 def test_a_repeated_member_is_named_even_behind_others() -> None:
-    found = refusal(b'{"a": 1, "b": {"c": 1, "d": 2, "\\u0063": 3, "d": 4}}')
+    found = refusal(b'{"a": 1, "b": {"x": 0, "c": 1, "d": 2, "\\u0063": 3, "d": 4}}')
     assert (found.reason, found.field) == (_R.DUPLICATE_MEMBER, "/b/c")
 
 

@@ -16,7 +16,7 @@ from effect_broker.proof.broker import ProofBroker, wait_until
 from hosting.scenes import Scene
 
 AWAY_SECONDS = 12.0
-# Eight loops and the engine's places, each at most once in five seconds, and the begin of the outage.
+# Eight loops and the engine's places, each at most once in five seconds.
 LINES_MAX = 120
 
 

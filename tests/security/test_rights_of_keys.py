@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from importlib.resources import files
 from uuid import UUID
 
+import psycopg
 import pytest
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
@@ -144,3 +146,42 @@ async def test_a_key_that_has_ended_opens_no_console_and_keeps_none_open(
     )
     assert await sessions.find("first") is None
     assert not await sessions.begin("second", tenant)
+
+
+def test_keys_from_before_the_rights_were_separate_may_what_they_could(
+    deployment: Deployment,
+) -> None:
+    """The migration itself, as the owner, who is bound by row-level security."""
+    before_and_after = {
+        ("effects",): {"effects"},
+        ("effects", "operate"): {"effects", "operate", "admin"},
+        ("operate",): {"operate", "effects", "admin"},
+        ("orders:read",): {"orders:read", "effects"},
+        (): {"effects"},
+    }
+    text = (files("effect_broker.store.migrations") / "sql" / "0017_key_expiry.sql").read_text()
+    with psycopg.connect(deployment.database.superuser_url) as connection:
+        connection.execute("ALTER TABLE effect_broker.api_keys DROP COLUMN expires_at")
+        tenants = connection.execute("SELECT tenant_id FROM effect_broker.tenants").fetchall()
+        for scopes in before_and_after:
+            connection.execute(
+                "INSERT INTO effect_broker.api_keys (key_id, tenant_id, key_hash, scopes)"
+                " VALUES (gen_random_uuid(), %s, sha256(%s), %s)",
+                [tenants[0][0], repr(scopes).encode(), list(scopes)],
+            )
+        connection.execute("SET LOCAL ROLE effect_broker_owner")
+        connection.execute(text.encode())
+        connection.execute("RESET ROLE")
+        for scopes, expected in before_and_after.items():
+            row = connection.execute(
+                "SELECT scopes FROM effect_broker.api_keys WHERE key_hash = sha256(%s)",
+                [repr(scopes).encode()],
+            ).fetchone()
+            assert row is not None
+            assert (set(row[0]), len(row[0])) == (expected, len(expected))
+        forced = connection.execute(
+            "SELECT relforcerowsecurity FROM pg_class"
+            " WHERE oid = 'effect_broker.api_keys'::regclass"
+        ).fetchone()
+        assert forced == (True,)
+        connection.rollback()

@@ -66,6 +66,8 @@ def test_everything_that_can_happen_to_an_effect_has_happened(tally: Tally) -> N
         "submitted",  # before a schedule begins
         "approved",  # no simulated contract wants an approval
         "denied",
+        "acknowledged",  # nor does anybody here deal with an alert,
+        "compensated",  # or undo one effect by another
     }
     assert words(tally, "move") == {move.value for move in LifeEvent} - {
         "undone",  # by another effect, which no broker of this version makes

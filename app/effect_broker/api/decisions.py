@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from functools import partial
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from effect_broker.api.bodies import STRICT, DecisionId, read_model, read_statement
 from effect_broker.api.callers import (
@@ -26,15 +27,21 @@ from effect_broker.api.documentation import (
 from effect_broker.api.presentation import effect_body, moment
 from effect_broker.api.services import Services
 from effect_broker.intake import Tenant
-from effect_broker.protocol import wishes
+from effect_broker.protocol import acknowledgement, wishes
+from effect_broker.protocol.acknowledgement import Acknowledged, Acknowledgement
 from effect_broker.protocol.ports import Change, Snapshot
 from effect_broker.resolving import ProposalRecord, Recorded
 from effect_contracts.canonical import parse_strict
-from effect_contracts.errors import TransitionRefused
+from effect_contracts.errors import AnotherAlert, TransitionRefused
+from effect_contracts.facts import Alert
 
 router = APIRouter(
     prefix="/v1/effects", tags=["decisions"], dependencies=[Depends(only_known_parameters)]
 )
+
+
+def _alert(value: object) -> object:
+    return Alert(value) if isinstance(value, str) else value
 
 
 class _ConfirmBody(BaseModel):
@@ -136,6 +143,44 @@ async def deny(request: Request, tenant: Caller, effect_id: str) -> Response:
 
     Needs a key with the scope `operate`."""
     return await _judged(request, tenant, effect_id, approved=False)
+
+
+class _AcknowledgeBody(BaseModel):
+    """The body of `POST /v1/effects/{id}/acknowledge`."""
+
+    model_config = STRICT
+
+    alert: Annotated[Alert, BeforeValidator(_alert)]
+    reason: str = Field(min_length=1, max_length=2000)
+
+
+_ACKNOWLEDGE: Final = documented(
+    _AcknowledgeBody,
+    {"alert": "duplicate_detected", "reason": "One of the two charges was refunded: re_000001."},
+    {200: "The effect as it stands now; `changed` is false where it has no alert"},
+    problems={
+        404: "No such effect of this tenant",
+        409: "The effect has another alert by now",
+    },
+)
+
+
+@router.post("/{effect_id}/acknowledge", **_ACKNOWLEDGE)
+async def acknowledge(request: Request, tenant: Caller, effect_id: str) -> Response:
+    """Say that the alert of a final effect was dealt with, and how; it no longer waits for anybody.
+
+    Needs a key with the scope `operate`."""
+    known = known_effect_id(effect_id)
+    services = services_of(request)
+    body = await read_model(request, _AcknowledgeBody)
+    said = Acknowledgement(body.alert, body.reason, f"operator:{tenant.credential}")
+    plan = partial(acknowledgement.acknowledge, said=said)
+    became = await services.resolving.store.change(tenant.tenant_id, known, plan)
+    if became is Acknowledged.ANOTHER_ALERT:
+        raise AnotherAlert
+    detail = await services.reads.effect(tenant.tenant_id, known)
+    changed = {"changed": became is Acknowledged.NEW}
+    return JSONResponse(effect_body(detail, attempts=True) | changed)
 
 
 def proposal_body(record: ProposalRecord) -> dict[str, Any]:

@@ -28,6 +28,7 @@ RIGHTS: Final[dict[tuple[str, str], Scope]] = {
     ("POST", "/v1/effects/{effect_id}/confirm"): Scope.OPERATE,
     ("POST", "/v1/effects/{effect_id}/approve"): Scope.OPERATE,
     ("POST", "/v1/effects/{effect_id}/deny"): Scope.OPERATE,
+    ("POST", "/v1/effects/{effect_id}/acknowledge"): Scope.OPERATE,
     ("GET", "/v1/unresolved"): Scope.READ,
     ("POST", "/v1/decisions"): Scope.OPERATE,
     ("GET", "/v1/decisions"): Scope.READ,

@@ -10,6 +10,7 @@ import typer
 
 from effect_broker.cli.access import Logins, logins, opened, run
 from effect_broker.cli.output import AsJson, complain, print_json
+from effect_broker.store.restores import halt as halt_dispatch
 from effect_broker.store.restores import resume as resume_dispatch
 from effect_broker.store.roles import DatabaseRole
 
@@ -19,6 +20,29 @@ app = typer.Typer(help="The database after a restore or a failover.", no_args_is
 @app.callback()
 def group() -> None:
     """The database after a restore or a failover."""
+
+
+@app.command()
+def halt(as_json: AsJson = False) -> None:
+    """Halt dispatch, before processes are started on data files that came from a snapshot.
+
+    A restored dump, a promoted standby and a recovery to a point in time are noticed by themselves.
+    """
+
+    async def work(found: Logins) -> bool:
+        async with opened(found.of(DatabaseRole.ADMIN)) as pool:
+            return await halt_dispatch(pool)
+
+    with logins() as found:
+        halted = run(work(found))
+    if as_json:
+        print_json({"halted": halted})
+        return
+    typer.echo(
+        "only idempotent effects are dispatched until `database resume`"
+        if halted
+        else "dispatch was halted already"
+    )
 
 
 @app.command()

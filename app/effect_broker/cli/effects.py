@@ -61,6 +61,7 @@ app.command("approve")(approve.approve)
 app.command("deny")(approve.deny)
 app.command("reconcile")(wishes.reconcile)
 app.command("cancel")(wishes.cancel)
+app.command("acknowledge")(wishes.acknowledge)
 app.command("fork")(fork.fork_effect)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Annotated
 from uuid import UUID
+
+import typer
 
 from effect_broker.api.presentation import effect_body
 from effect_broker.cli.access import Logins, logins, opened, run
@@ -16,15 +19,18 @@ from effect_broker.cli.desk import (
     known_effect,
     operator,
     signer,
+    text,
 )
 from effect_broker.cli.effect_wait import next_step
 from effect_broker.cli.output import AsJson, complain, print_json
 from effect_broker.clock import new_id
-from effect_broker.protocol import wishes
+from effect_broker.protocol import acknowledgement, wishes
+from effect_broker.protocol.acknowledgement import Acknowledged, Acknowledgement
 from effect_broker.protocol.ports import Change, Snapshot
 from effect_broker.reading import EffectDetail
 from effect_broker.store.api import PostgresApiStore
 from effect_broker.store.roles import DatabaseRole
+from effect_contracts.facts import Alert
 
 Wish = Callable[[Snapshot], Change[wishes.Granted | None]]
 
@@ -85,3 +91,32 @@ def _show(detail: EffectDetail, what: str, changed: bool, as_json: bool) -> None
         return
     intent = detail.intent
     print(f"{intent.effect_id} {intent.state.value} ({intent.reason}): {what}; {next_step(detail)}")
+
+
+def acknowledge(
+    alert: Annotated[Alert, typer.Option(help="The alert, as `effects inspect` shows it.")],
+    reason: Annotated[str, typer.Option(help="What was done about it; it is kept.")],
+    effect: EffectArgument = None,
+    operation_key: KeyOption = None,
+    tenant: TenantOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say that an alert was dealt with; it no longer waits for anybody."""
+    why = text("--reason", reason.strip())
+    if not why:
+        complain("--reason is empty; say what was done", 2)
+    said = Acknowledgement(alert, why, operator())
+
+    def wish(snapshot: Snapshot) -> Change[wishes.Granted | None]:
+        change = acknowledgement.acknowledge(snapshot, said)
+        if change.result is Acknowledged.ANOTHER_ALERT:
+            return Change(None)
+        changed = change.result is Acknowledged.NEW
+        return Change(wishes.Granted(changed, snapshot.intent.state), change.writes)
+
+    granted, detail = _asked(wish, effect, operation_key, tenant)
+    if granted is None:
+        present = detail.alert.value if detail.alert else "none"
+        complain(f"the effect's alert is {present} by now; `effects inspect` it again")
+    what = "the alert was dealt with" if granted.changed else "there was no alert"
+    _show(detail, what, granted.changed, as_json)

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from effect_adapters.base import Answer
 from effect_broker.protocol.ports import (
+    Acknowledge,
     AddApproval,
     AddEvidence,
     AddReceipt,
@@ -320,6 +321,7 @@ class MemoryStore:
             mutation_ordinal=mutated[0] if mutated else None,
             parked=row.parked,
             urgency=row.urgency,
+            alert=row.alert,
         )
 
     def _apply(
@@ -379,6 +381,8 @@ class MemoryStore:
                 row.reconcile_asked_at = at
             case AskToCancel(asked_at=at):
                 row.cancel_requested_at = row.cancel_requested_at or at
+            case Acknowledge():
+                row.alert = None
             case AddApproval():
                 _guard(all(a.decision_id != write.decision_id for a in row.approvals))
                 row.approvals.append(write)

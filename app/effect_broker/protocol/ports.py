@@ -131,6 +131,7 @@ class Snapshot:
         operation: the sealed reference of an accepted operation, if any.
         mutation_ordinal: ordinal under which the transactional mutation has committed.
         parked: nothing happens by itself; a person or new evidence ends it.
+        alert: what a person has to know of a final effect, until somebody has dealt with it.
     """
 
     intent: Intent
@@ -144,6 +145,7 @@ class Snapshot:
     mutation_ordinal: int | None
     parked: bool = False
     urgency: Urgency = Urgency()
+    alert: Alert | None = None
 
 
 # The legal writes --------------------------------------------------------------------------
@@ -291,6 +293,15 @@ class AddApproval:
 
 
 @dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """A person has dealt with the effect's alert; it goes from the effect's row."""
+
+    alert: Alert
+    reason: str
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
 class FreezeContract:
     """Stop automatic redispatch of this tenant's contract version."""
 
@@ -342,6 +353,7 @@ Write = (
     | AskToReconcile
     | AskToCancel
     | AddApproval
+    | Acknowledge
     | FreezeContract
     | Requeue
     | Advance

@@ -43,6 +43,7 @@ TENANT_TABLES: Final = (
     "mutation_keys",
     "effect_resolutions",
     "effect_receipt_signatures",
+    "console_sessions",
 )
 
 _SERVER: Final = """

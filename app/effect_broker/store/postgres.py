@@ -51,7 +51,7 @@ from effect_broker.store.rows import (
 from effect_broker.store.signatures import signature_statements
 from effect_broker.store.writes import Statement, statements_for
 from effect_contracts.document import ContractDocument
-from effect_contracts.facts import Outcome
+from effect_contracts.facts import Alert, Outcome
 
 T = TypeVar("T")
 
@@ -222,6 +222,7 @@ class PostgresStore:
             operation=sealed_of(stored.context, "operation"),
             mutation_ordinal=stored.context["mutation_ordinal"],
             parked=stored.intent["parked"],
+            alert=Alert(stored.intent["alert"]) if stored.intent["alert"] else None,
             urgency=urgency_of(stored.intent),
         )
 

@@ -28,6 +28,11 @@ WHERE d.singleton AND d.halted_at IS NOT NULL
 RETURNING d.bounds_restart_at
 """
 
+_HALT: Final = """
+UPDATE effect_broker.database_identity SET halted_at = clock_timestamp()
+WHERE singleton AND halted_at IS NULL
+"""
+
 
 async def resume(
     pool: Pool, *, lost_from: datetime, lost_to: datetime, reason: str, actor: str
@@ -45,3 +50,19 @@ async def resume(
                 await connection.execute(_RECORD, told)
             progress.committing = True
     return ended is not None
+
+
+async def halt(pool: Pool) -> bool:
+    """Halt dispatch for every class but `idempotent`; False where it was halted already.
+
+    For what no server can notice: data files that were put back from a snapshot are the same
+    server, timeline, database and tables.
+
+    Raises:
+        StoreError.
+    """
+    with store_errors() as progress:
+        async with session(pool) as connection, connection.transaction():
+            halted = (await connection.execute(_HALT)).rowcount
+            progress.committing = True
+    return bool(halted)

@@ -266,6 +266,12 @@ VALUES (%(tenant_id)s, %(effect_id)s, %(decision_id)s, %(approved)s, %(content)s
         %(actor)s, %(at)s)
 """
 
+ACKNOWLEDGE: Final = """
+INSERT INTO effect_broker.effect_acknowledgements (
+    tenant_id, effect_id, sequence, alert, reason, actor, recorded_at)
+VALUES (%(tenant_id)s, %(effect_id)s, %(sequence)s, %(alert)s, %(reason)s, %(actor)s, %(now)s)
+"""
+
 ADD_RESOLUTION: Final = """
 INSERT INTO effect_broker.effect_resolutions (
     tenant_id, effect_id, decision_id, evidence_id, conclusion, content, digest, actor,

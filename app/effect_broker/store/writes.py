@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, assert_never
 
 from effect_broker.protocol.ports import (
+    Acknowledge,
     AddApproval,
     AddEvidence,
     AddReceipt,
@@ -154,6 +155,8 @@ def _folded(standing: _Standing, write: Write, now: datetime) -> _Standing:
             return replace(standing, cancel_requested_at=standing.cancel_requested_at or at)
         case AddApproval(approved=True, at=at):
             return replace(standing, approved_at=at)
+        case Acknowledge():
+            return replace(standing, alert=None)
         case AddResolution(conclusion=Conclusion.FAILED):
             return replace(standing, failed_by_operator_at=now)
         case Requeue(expected_generation=expected, next_action_at=at):
@@ -220,6 +223,13 @@ def _row_statement(intent: Intent, standing: _Standing, write: Write) -> Stateme
             }
         case AddApproval():
             return statements.ADD_APPROVAL, {**asdict(write), "content": write.content.decode()}
+        case Acknowledge(alert=alert, reason=reason, actor=actor):
+            return statements.ACKNOWLEDGE, {
+                "sequence": standing.version + 1,
+                "alert": alert.value,
+                "reason": reason,
+                "actor": actor,
+            }
         case FreezeContract(reason=reason):
             return statements.FREEZE_CONTRACT, {
                 "contract_name": intent.contract_name,

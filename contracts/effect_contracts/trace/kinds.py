@@ -33,6 +33,7 @@ class EventKind(StrEnum):
     APPROVED = "approved"
     DENIED = "denied"
     COMPENSATED = "compensated"
+    ACKNOWLEDGED = "acknowledged"
     WAIT = "wait"
     PARK = "park"
     SETTLE = "settle"
@@ -107,6 +108,7 @@ KINDS: Final[Mapping[EventKind, KindRule]] = {
     EventKind.APPROVED: KindRule(frozenset({"operator"}), APPROVAL_MEMBERS | _ROW, _SETTLING),
     EventKind.DENIED: KindRule(frozenset({"operator"}), APPROVAL_MEMBERS | _ROW, _SETTLING),
     EventKind.COMPENSATED: KindRule(_BROKER, frozenset({"by"})),
+    EventKind.ACKNOWLEDGED: KindRule(frozenset({"operator"}), frozenset({"alert"})),
     EventKind.WAIT: KindRule(_BROKER, _ROW),
     EventKind.PARK: KindRule(_BROKER, _ROW),
     EventKind.SETTLE: KindRule(_BROKER, _ROW, _SETTLING),

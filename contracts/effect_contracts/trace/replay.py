@@ -363,6 +363,15 @@ class Replay:
         require(undone, Rule.DECISION, f"the event says {LifeEvent.UNDONE}")
         self._stand(None)
 
+    def _acknowledged(self, event: ReadEvent) -> None:
+        """A person has dealt with the alert; nothing else has changed."""
+        pruned = self.next_action is None
+        raised = None if self.alert is None else self.alert.value
+        named = event.metadata["alert"]
+        fits = named == raised or (pruned and named in set(Alert))
+        require(fits, Rule.DECISION, "no such alert was raised")
+        self.alert = None
+
     def _count_given_up(self, event: ReadEvent) -> None:
         self._require_count_owed(event)
         require(event.metadata["why"] in _GIVEN_UP, Rule.DECISION, "no count ends for this reason")
@@ -511,6 +520,7 @@ _STEPS: Final[Mapping[EventKind, Callable[[Replay, ReadEvent], None]]] = {
     EventKind.PARKED: Replay._parked,
     EventKind.LATE_FACT: Replay._late_fact,
     EventKind.COMPENSATED: Replay._compensated,
+    EventKind.ACKNOWLEDGED: Replay._acknowledged,
     EventKind.COUNT_STARTED: Replay._count_started,
     EventKind.COUNTED: Replay._late_fact,
     EventKind.DUPLICATE_DETECTED: Replay._late_fact,

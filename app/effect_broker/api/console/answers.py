@@ -21,6 +21,7 @@ from effect_broker.api.console.access import PATH, ForeignForm, NotSignedIn
 from effect_broker.api.console.rendering import page, see_other
 from effect_broker.api.console.views import Trouble
 from effect_broker.api.problems import BODY_LEFT, translated
+from effect_broker.log_events import event
 from effect_contracts.errors import (
     EffectError,
     Forbidden,
@@ -96,9 +97,11 @@ def _answer(request: Request, error: Exception) -> Response:
     known = translated(error)
     if isinstance(known, InternalError) and not isinstance(error, EffectError):
         frames = "".join(traceback.format_tb(error.__traceback__))
-        _log.error("unexpected %s\n%s", type(error).__name__, frames)
+        kind = type(error).__name__
+        _log.error("unexpected %s\n%s", kind, frames, extra=event("unexpected", problem=kind))
     elif isinstance(known, StorageUnavailable) and not isinstance(error, EffectError):
-        _log.warning("%s: %s", type(error).__name__, error)
+        kind = type(error).__name__
+        _log.warning("%s: %s", kind, error, extra=event("request_failed", problem=kind))
     fields: Mapping[str, str] = getattr(request.state, FIELDS, {})
     if request.method == "POST" and fields and known.status >= 500:
         # Whether it was recorded is not known. The same form again is the same decision.
@@ -120,8 +123,8 @@ def _words(error: EffectError) -> tuple[str, str]:
         case Forbidden():
             return (
                 "This API key may not operate.",
-                "Sign in with a key that has the scope `operate`: "
-                "`effect-broker keys create --tenant NAME --scope effects --scope operate`.",
+                "Sign in with a key that has the scopes `read` and `operate`: "
+                "`effect-broker keys create --tenant NAME --scope read --scope operate`.",
             )
         case TenantDisabled():
             return (

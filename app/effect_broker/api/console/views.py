@@ -21,7 +21,7 @@ from effect_broker.protocol.ports import AttemptRow, Snapshot
 from effect_broker.protocol.resolution import absence_counts_from, permitted
 from effect_broker.reading import EffectDetail
 from effect_broker.resolving import ProposalRecord
-from effect_broker.unresolved import next_step_of, reasons_of
+from effect_broker.unresolved import LastEvidence, last_evidence_of, next_step_of, reasons_of
 from effect_contracts.canonical import parse_strict
 from effect_contracts.facts import Conclusion, SafetyClass
 from effect_contracts.life import is_final
@@ -131,6 +131,7 @@ class EffectView:
     Attributes:
         reasons: why it is in the queue or where it stands, with words for each.
         following: what happens next by itself.
+        learned: what was learned last.
         absence: from when on a look that finds nothing counts.
         choices: the conclusions; empty where the effect is final.
         asks_approval: the contract asks for one and it can still be given or refused.
@@ -143,6 +144,7 @@ class EffectView:
     guarantee: str
     reasons: tuple[tuple[str, words.Words], ...]
     following: str
+    learned: str
     absence: str | None
     holds: tuple[str, ...]
     key_expires_at: datetime | None
@@ -219,6 +221,7 @@ def _view(
         guarantee=GUARANTEES[intent.safety],
         reasons=tuple((reason, words.words(reason)) for reason in reasons),
         following=following,
+        learned=words.learned(_last(snapshot, evidence), now),
         absence=_absence(snapshot, final),
         holds=tuple(sorted(hold.value for hold in snapshot.facts.holds)),
         key_expires_at=None if final else snapshot.urgency.key_expires_at,
@@ -237,6 +240,14 @@ def _view(
         arguments=json.dumps(dict(detail.preview), ensure_ascii=False, indent=2),
         final=final,
     )
+
+
+def _last(snapshot: Snapshot, evidence: Sequence[SeenEvidence]) -> LastEvidence | None:
+    newest = None
+    if evidence:
+        one = evidence[-1]
+        newest = LastEvidence(one.source, one.verdict, one.code, one.began_at)
+    return last_evidence_of(snapshot.attempts, newest)
 
 
 def choices(snapshot: Snapshot, following: str) -> tuple[Choice, ...]:

@@ -94,7 +94,12 @@ _EVENTS: Final[Mapping[str, str]] = {
     "denied": "Denied and withdrawn",
     "cancelled": "Withdrawn before the first attempt",
     "reconcile_asked": "Somebody asked for a look now",
-    "parked": "Set aside for a person",
+    "parked": "Set aside for a person: its runs failed",
+    "park": "Stands still until somebody acts",
+    "settle": "Settled",
+    "wait": "Waits",
+    "probe": "The target is to be asked",
+    "dispatch": "It is to be sent",
     "mutation_key_fenced": "Closed against a late commit",
 }
 
@@ -112,7 +117,7 @@ CHECKS: Final[Mapping[str, str]] = {
     "database": "Database",
     "schema": "Schema of the database",
     "engine": "Engine that hands work to workers",
-    "key_ring": "Keys",
+    "key_ring": "Key ring",
     "workers": "Workers",
 }
 
@@ -213,6 +218,8 @@ def step(following: NextStep | None, reason: str, *, alert: bool, now: datetime)
     if following is None:
         if alert:
             return "nothing happens by itself; a person has to look"
+        if reason == Hold.AWAITING_APPROVAL:
+            return "it is sent once somebody has approved it"
         if reason in _LIFTED:
             return "it goes on by itself when the hold ends"
         return "nothing happens by itself; it waits for a person"
