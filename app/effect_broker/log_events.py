@@ -1,8 +1,8 @@
 """The name of a log record: what a program that reads logs goes by, whatever the sentence says.
 
 Names never change their meaning; docs/observability.md lists them. What a record says besides is
-ids, counts and codes. An operation key is never said, only what `effect_broker.tracing.key_digest` makes
-of it.
+ids, counts and codes. An operation key is never said, only what `effect_broker.tracing.key_digest`
+makes of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How a process logs: lines on standard error with UTC times, and never the text of an error.
 
-In production a line is one JSON object with a stable name of the event (`effect_broker.log_events`);
-in development it is for reading.
+In production a line is one JSON object with a stable name of the event
+(`effect_broker.log_events`); in development it is for reading.
 
 Nor more often than a reader can use: what a stranger or an outage can cause a thousand times a
 second is written once in `SELDOM_SECONDS`, with the number of those that were left out.

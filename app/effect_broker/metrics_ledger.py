@@ -1,9 +1,9 @@
 """The numbers that only the database knows: what is in doubt, what is due, who beats.
 
 They are read at a scrape, at most once in `FRESH_SECONDS` for all scrapes of a process together,
-and are the same from every process. What a read costs has a bound (`ledger_numbers` in SQL). Where the
-database does not answer they are left out and `effect_broker_ledger_up` is 0: an old number that
-looks like a new one would be worse than none.
+and are the same from every process. What a read costs has a bound (`ledger_numbers` in SQL). Where
+the database does not answer they are left out and `effect_broker_ledger_up` is 0: an old number
+that looks like a new one would be worse than none.
 """
 
 from __future__ import annotations

@@ -228,7 +228,8 @@ async def settle_compensations(runs: RunStore, effects: EffectStore, actor: str)
     """Mark as compensated what a linked effect has undone; one that has failed changes nothing."""
     for ended in await runs.ended_compensations(RECONCILE_BATCH):
         try:
-            if ended.state is EffectState.SUCCEEDED:
+            if ended.state in {EffectState.SUCCEEDED, EffectState.COMPENSATED}:
+                # Also where it has been undone itself meanwhile: it had undone the other before.
                 plan = partial(compensation.undo, by=ended.effect_id, actor=actor)
                 await effects.change(ended.tenant_id, ended.compensates_id, plan)
             await runs.settle_link(ended.tenant_id, ended.effect_id)

@@ -34,10 +34,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import assert_never
 
+from effect_contracts import operations
 from effect_contracts.backoff import exponential_seconds, jittered_seconds
 from effect_contracts.facts import (
     CODE_ALREADY_EXISTS,
-    CODE_OPERATION_GONE,
     CODE_REPLAYED_ERROR,
     PROVES_NO_COMMIT,
     Attempt,
@@ -159,29 +159,6 @@ def conclusive_from(
     if restarted_at is not None:
         settled_at = max(settled_at, restarted_at)
     return settled_at + timedelta(seconds=policy.settlement_bound_seconds)
-
-
-def open_operation(facts: Facts) -> Attempt | None:
-    """Return the attempt whose accepted operation is the next to be polled, if there is one.
-
-    An operation that has failed is not asked again: its old answer would be taken for that of a
-    later attempt. Nor is one that stood when a later attempt was granted: it was cleared then, or
-    the target no longer knew it.
-    """
-    failed = {e.covers_through for e in facts.evidence if _tells_failure(e)}
-    latest_start = max((a.started_at for a in facts.attempts), default=None)
-    for attempt in reversed(facts.attempts):
-        recorded_at = attempt.recorded_at
-        if not attempt.operation or attempt.ordinal in failed or recorded_at is None:
-            continue
-        if attempt is facts.attempts[-1] or (latest_start and recorded_at >= latest_start):
-            return attempt
-    return None
-
-
-def _tells_failure(evidence: Evidence) -> bool:
-    """Whether the target has said that an operation failed; a webhook can prove a commit only."""
-    return evidence.verdict is Verdict.REJECTED and evidence.source is not EvidenceSource.WEBHOOK
 
 
 def decide(facts: Facts, policy: Policy, now: datetime) -> Decision:
@@ -336,7 +313,9 @@ class _Case:
         if self._conflict_after_doubt():
             # "It exists already" after an attempt that may have committed is no refusal.
             return self._park(Reason.CONFLICT_UNATTRIBUTED, 8)
-        if any(a.outcome is Outcome.REJECTED or self._operation_failed(a) for a in attempts):
+        if any(
+            a.outcome is Outcome.REJECTED or operations.has_failed(self.facts, a) for a in attempts
+        ):
             return self._fail(Reason.REJECTED, 8)
         if self.policy.safety is SafetyClass.UNSAFE and not all(
             a.outcome in PROVES_NO_COMMIT for a in attempts
@@ -361,7 +340,7 @@ class _Case:
             return self._park(
                 Reason.CONFLICT_UNATTRIBUTED if conflict else Reason.AMBIGUOUS_PROBE, 11
             )
-        polled = open_operation(self.facts)
+        polled = operations.open_operation(self.facts)
         if self.policy.polls_operations and polled is not None and not self._cleared(polled):
             return self._operation_decision(polled)
         match self.policy.safety:
@@ -386,35 +365,17 @@ class _Case:
         """
         polling = self._probe(LifeEvent.EVIDENCE_SOUGHT)
         asked = polling.action is Action.PROBE and self._asked_to_look()
-        ends = polling.action is Action.PARK
-        if asked or not self._operation_gone(attempt, even_early=ends):
+        # An early look counts only where none will follow.
+        late = deadline(attempt, self.policy) + timedelta(seconds=self.policy.transit_seconds)
+        known_from = None if polling.action is Action.PARK else late
+        if asked or not operations.is_gone(self.facts, attempt, known_from):
             return polling
-        if self.policy.safety is SafetyClass.IDEMPOTENT and self._operations_forgotten() < 2:
+        once = operations.forgotten_operations(self.facts) < 2
+        if self.policy.safety is SafetyClass.IDEMPOTENT and once:
             return self._idempotent_decision()
         if self.policy.probes or self.policy.safety is SafetyClass.TRANSACTIONAL:
             return polling
         return Decision(Action.PARK, LifeEvent.OUTCOME_LOST, Reason.OUTCOME_UNKNOWN, 11)
-
-    def _operations_forgotten(self) -> int:
-        """Return how many operations the target has accepted and, at some look, not known."""
-        evidence = self.facts.evidence
-        return len({e.covers_through for e in evidence if e.code == CODE_OPERATION_GONE})
-
-    def _operation_gone(self, attempt: Attempt, *, even_early: bool) -> bool:
-        """Whether the latest look found no such operation.
-
-        A target may show what it has just accepted a little later, so a look counts from the
-        longest transit after the attempt on; an early one only where none will follow.
-        """
-        known_from = deadline(attempt, self.policy) + timedelta(seconds=self.policy.transit_seconds)
-        return any(
-            e.code == CODE_OPERATION_GONE
-            and e.verdict is Verdict.UNKNOWN
-            and e.covers_through == attempt.ordinal
-            and e.began_at == self.facts.probe_began_at
-            and (even_early or e.began_at > known_from)
-            for e in self.facts.evidence
-        )
 
     def _idempotent_decision(self) -> Decision:
         attempts = self.facts.attempts
@@ -519,7 +480,7 @@ class _Case:
         return tuple(a for a in self.facts.attempts if not self._cleared(a))
 
     def _cleared(self, attempt: Attempt) -> bool:
-        if attempt.outcome in PROVES_NO_COMMIT or self._operation_failed(attempt):
+        if attempt.outcome in PROVES_NO_COMMIT or operations.has_failed(self.facts, attempt):
             return True
         # An "exists already" that came later makes older evidence of absence worthless.
         conflicts = (a.ordinal for a in self.facts.attempts if a.code == CODE_ALREADY_EXISTS)
@@ -530,11 +491,6 @@ class _Case:
             # it absent; a person may know.
             and (not attempt.operation or e.source is EvidenceSource.OPERATOR)
             for e in self.facts.evidence
-        )
-
-    def _operation_failed(self, attempt: Attempt) -> bool:
-        return any(
-            _tells_failure(e) and e.covers_through == attempt.ordinal for e in self.facts.evidence
         )
 
     def _clears(self, evidence: Evidence, ordinal: int) -> bool:

@@ -374,7 +374,7 @@ async def test_nothing_of_another_tenant_is_seen_or_moved(
         effect_id = await in_doubt(api, deployment, "secret-order")
     path = f"/console/effects/{effect_id}"
     form = (await operator.page(path)).form("/resolve")
-    assert await operator.sent((await operator.page("/console/holds")).form("/holds"), **HOLD)
+    await operator.sent((await operator.page("/console/holds")).form("/holds"), **HOLD)
     for page in (*PAGES, "/console/search?key=secret"):
         assert "secret-order" not in (await foreigner.page(page)).words
     assert "Nothing is held." in (await foreigner.page("/console/holds")).words

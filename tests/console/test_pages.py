@@ -146,6 +146,9 @@ async def test_poison_is_shown_and_does_nothing(
     async with deployment.client(application) as api:
         effect_id = await in_doubt(api, deployment, "<script>alert(1)</script>\"'&{{7*7}}")
     values = {"poison": POISON, "code": json.dumps(POISON)}
+    item = {"kind": POISON, "observed_at": POISON, "reference": POISON, "note": POISON}
+    said = {"conclusion": "failed", "reason": POISON, "external_id": POISON, "evidence": [item]}
+    content = json.dumps(said).replace("'", "''")
     poison = POISON.replace("'", "''")
     deployment.execute(f"""
         SET session_replication_role = replica;
@@ -160,6 +163,11 @@ async def test_poison_is_shown_and_does_nothing(
         INSERT INTO effect_broker.effect_evidence SELECT gen_random_uuid(), tenant_id, effect_id,
             'probe', 'unknown', '{poison}', now(), now(), 1, ARRAY['{poison}'], NULL, NULL, NULL
             FROM effect_broker.effect_intents;
+        INSERT INTO effect_broker.effect_proposals (tenant_id, effect_id, decision_id,
+                expected_version, content, digest, actor)
+            SELECT tenant_id, effect_id, 'd-<b>', 2, '{content}',
+                sha256(convert_to('{content}', 'UTF8')), 'operator:{poison}'
+                FROM effect_broker.effect_intents;
         INSERT INTO effect_broker.workers (executor_id, ttl_seconds, host, version)
             VALUES ('{poison}', 600, '{poison}', '{poison}');
         INSERT INTO effect_broker.holds (hold_id, kind, tenant_id, tool, reason, placed_by)

@@ -13,7 +13,6 @@ from effect_contracts.decide import (
     conclusive_from,
     deadline,
     decide,
-    open_operation,
     settled_by,
 )
 from effect_contracts.facts import (
@@ -29,6 +28,7 @@ from effect_contracts.facts import (
     Verdict,
 )
 from effect_contracts.life import LifeEvent
+from effect_contracts.operations import open_operation
 
 from .decide_cases import (
     IDEMPOTENT,

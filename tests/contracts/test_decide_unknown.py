@@ -11,7 +11,6 @@ from effect_contracts.decide import (
     Reason,
     conclusive_from,
     decide,
-    open_operation,
     settled_by,
 )
 from effect_contracts.facts import (
@@ -27,6 +26,7 @@ from effect_contracts.facts import (
     Verdict,
 )
 from effect_contracts.life import LifeEvent
+from effect_contracts.operations import open_operation
 
 from .decide_cases import (
     DOUBTS,

@@ -68,3 +68,10 @@ def test_a_key_that_is_a_uuid_has_the_length_of_one() -> None:
     assert key_length(KeyFormat("uuid")) == 36
     assert key_format_problem(KeyFormat("uuid", length_max=36)) is None
     assert key_format_problem(KeyFormat("uuid", length_max=35)) is not None
+
+
+def test_a_key_carries_the_whole_hash_and_a_secret_is_as_long_as_it() -> None:
+    assert key_length(KeyFormat("alphabet", alphabet="01")) == 256
+    assert SECRET_BYTES_MIN == 32
+    with pytest.raises(AssertionError):
+        downstream_key(bytes(31), _TENANT, "k", KeyFormat())

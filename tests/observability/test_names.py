@@ -57,12 +57,12 @@ def told(scene: Scene) -> dict[str, set[str]]:
     """What an API, a worker and their ledger tell after some effects: labels by name."""
     scene.start_workers(1)
     for kind, safety, plan in (
-        ("named", "idempotent", "status(429, {});ok"),
+        ("named", "idempotent", "status(429, {})"),
         ("probed", "reconcilable", "commit;RST"),
         ("lost", "unsafe", "commit;RST"),
     ):
         tool = scene.offer(kind, safety)
-        scene.broker.target.client.script(plan.split(";ok")[0], kind=kind)
+        scene.broker.target.client.script(plan, kind=kind)
         scene.broker.settled(scene.submit(tool, "o1"))
     scene.broker.submit("named:unknown", "no.such.tool", {})
     labels: dict[str, set[str]] = {}

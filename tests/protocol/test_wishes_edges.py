@@ -65,6 +65,17 @@ async def test_a_wait_that_is_over_becomes_the_look_up_itself(reconcilable: Worl
     assert reconcilable.state == ("reconciling", "look_up")
 
 
+async def test_a_wait_that_is_over_becomes_the_next_attempt(idempotent: World) -> None:
+    await idempotent.submit()
+    idempotent.target.answers.append(lost_answer())
+    await idempotent.dispatch(1, 1)
+    idempotent.let_pass(600)
+    assert idempotent.state == ("outcome_unknown", "backoff")
+    assert (await reconcile(idempotent)).changed
+    assert idempotent.state == ("outcome_unknown", "same_key_again")
+    assert idempotent.snapshot.intent.next_action_at == idempotent.clock.now()
+
+
 @pytest.mark.parametrize("hold", [Hold.PAUSED, Hold.TENANT_DISABLED])
 async def test_an_effect_whose_runs_failed_is_told_what_holds_it_now(
     idempotent: World, hold: Hold

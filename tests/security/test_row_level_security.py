@@ -96,6 +96,13 @@ def _loosen(superuser: Connection[TupleRow], table: str) -> None:
     for (name,) in constraints:
         drop = sql.SQL("DROP CONSTRAINT IF EXISTS {} CASCADE").format(sql.Identifier(name))
         superuser.execute(alter + drop)
+    indexes = superuser.execute(
+        "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = %s::regclass"
+        " AND indisunique",
+        [regclass],
+    ).fetchall()
+    for (name,) in indexes:
+        superuser.execute(f"DROP INDEX {name}".encode())
     columns = superuser.execute(
         "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0"
         " AND attnotnull AND NOT attisdropped",

@@ -79,9 +79,9 @@ async def test_the_api_sees_its_tenant_and_nobody_without_one(
     mine, other = two_tenants
     api = session_of(DatabaseRole.API)
     tables = api.execute(
-        "SELECT table_name FROM information_schema.columns"
-        " WHERE table_schema = 'effect_broker' AND column_name = 'tenant_id'"
-        " AND has_table_privilege('effect_broker.' || table_name, 'SELECT')"
+        "SELECT c.relname FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid"
+        " WHERE c.relnamespace = 'effect_broker'::regnamespace AND c.relkind = 'r'"
+        " AND a.attname = 'tenant_id' AND has_table_privilege(c.oid, 'SELECT')"
     ).fetchall()
     assert len(tables) > 15
     for (table,) in tables:
@@ -239,8 +239,8 @@ async def test_pruning_removes_nothing_of_an_effect_that_is_not_being_pruned(
     effect_id = (await api_store.submit(submission(tenant_id))).intent.effect_id
     prune = session_of(DatabaseRole.PRUNE)
     granted = superuser.execute(
-        "SELECT tablename FROM pg_tables WHERE schemaname = 'effect_broker'"
-        " AND has_table_privilege('effect_broker_prune', 'effect_broker.' || tablename, 'DELETE')"
+        "SELECT relname FROM pg_class WHERE relnamespace = 'effect_broker'::regnamespace"
+        " AND relkind = 'r' AND has_table_privilege('effect_broker_prune', oid, 'DELETE')"
     ).fetchall()
     assert {table for (table,) in granted} == PRUNED
     for table in ("effect_events", "effect_payloads"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
@@ -11,7 +13,7 @@ import typer
 from pydantic import ValidationError
 
 from effect_broker.api.batches import BatchBody, batch_body, unresolved_of, whole_body
-from effect_broker.batches import EFFECTS_MAX, Batching, Group
+from effect_broker.batches import EFFECTS_MAX, Batching, BatchRecord, Group
 from effect_broker.cli.access import Logins, logins, opened, plain, run
 from effect_broker.cli.desk import TenantOption, credential, desk, signer, text
 from effect_broker.cli.output import AsJson, complain, print_json, print_table
@@ -20,7 +22,7 @@ from effect_broker.clock import new_id
 from effect_broker.resolving import Resolving
 from effect_broker.store.batches import PostgresBatches
 from effect_broker.store.roles import DatabaseRole
-from effect_broker.unresolved import REASONS
+from effect_broker.unresolved import REASONS, UnresolvedEffect
 from effect_contracts.errors import DecisionConflict
 from effect_contracts.facts import Conclusion
 
@@ -29,6 +31,7 @@ app = typer.Typer(help="Decisions on many effects at once.", no_args_is_help=Tru
 T = TypeVar("T")
 
 _LISTED = 50
+_NOTHING = "nothing of this group is unresolved"
 
 ToolOption = Annotated[str | None, typer.Option(help="Effects of this tool.")]
 ReasonOption = Annotated[str | None, typer.Option(help="Unresolved for this reason.")]
@@ -67,49 +70,73 @@ def make(
 
     Nothing is sent by it. Without --yes nothing is recorded either.
     """
+    group = _group(tool, reason, trace_id, prefix)
+    body = {
+        "decision_id": decision_id or f"cli-{new_id()}",
+        "group": asdict(group),
+        "conclusion": conclusion.value,
+        "reason": because,
+        "causes": list(cause),
+        "remedies": list(remedy or ()),
+        "evidence": [evidence_item(one) for one in evidence],
+    }
+    if not yes:
+        _show_whom(_asked(partial(_unresolved, group=group, limit=limit), tenant), conclusion)
+        return
+    decided = _asked(partial(_decide, group=group, body=body, limit=limit), tenant)
+    if decided is None:
+        print(_NOTHING)
+    else:
+        _show(decided, as_json)
+
+
+async def _unresolved(
+    batching: Batching, tenant_id: UUID, *, group: Group, limit: int
+) -> tuple[UnresolvedEffect, ...]:
+    page = await batching.store.unresolved(tenant_id, group.filter(), None, limit)
+    return page.effects
+
+
+async def _decide(
+    batching: Batching, tenant_id: UUID, *, group: Group, body: dict[str, Any], limit: int
+) -> dict[str, Any] | None:
+    """Decide what is unresolved now, at the versions it has now; None where nothing is."""
+    found = await _unresolved(batching, tenant_id, group=group, limit=limit)
+    if not found:
+        return None
+    named = [
+        {"effect_id": str(row.intent.effect_id), "expected_version": row.intent.version}
+        for row in found
+    ]
+    statement = _statement(body | {"effects": named})
+    record = await batching.decide(tenant_id, statement, credential())
+    return await _whole(batching, tenant_id, record)
+
+
+async def _whole(batching: Batching, tenant_id: UUID, record: BatchRecord) -> dict[str, Any]:
+    effects = await batching.store.batch_effects(tenant_id, record.decision_id)
+    waiting = await unresolved_of(batching, tenant_id, record, limit=EFFECTS_MAX)
+    return whole_body(record, effects, waiting)
+
+
+def _group(tool: str | None, reason: str | None, trace_id: str | None, prefix: str | None) -> Group:
     group = Group(text("--tool", tool), reason, text("--trace-id", trace_id), prefix)
     if group == Group():
         complain("say which effects: --tool, --reason, --trace-id or --prefix", 2)
     if reason is not None and reason not in REASONS:
         complain(f"'{plain(reason)}' is no reason; there are {', '.join(sorted(REASONS))}", 2)
-    items = [evidence_item(one) for one in evidence]
+    return group
 
-    async def decide(batching: Batching, tenant_id: UUID) -> Any:
-        page = await batching.store.unresolved(tenant_id, group.filter(), None, limit)
-        named = [
-            {"effect_id": str(row.intent.effect_id), "expected_version": row.intent.version}
-            for row in page.effects
-        ]
-        if not named or not yes:
-            return page.effects
-        body = {
-            "decision_id": decision_id or f"cli-{new_id()}",
-            "group": {"tool": tool, "reason": reason, "trace_id": trace_id,
-                      "operation_prefix": prefix},
-            "conclusion": conclusion.value,
-            "reason": because,
-            "causes": list(cause),
-            "remedies": list(remedy or ()),
-            "evidence": items,
-            "effects": named,
-        }  # fmt: skip
-        record = await batching.decide(tenant_id, _statement(body), credential())
-        effects = await batching.store.batch_effects(tenant_id, record.decision_id)
-        waiting = await unresolved_of(batching, tenant_id, record, limit=EFFECTS_MAX)
-        return whole_body(record, effects, waiting)
 
-    decided = _asked(decide, tenant)
-    if isinstance(decided, dict):
-        _show(decided, as_json)
-    elif not decided:
-        print("nothing of this group is unresolved")
-    else:
-        rows = [
-            (r.intent.effect_id, r.intent.operation_key, r.reasons[0], r.intent.version)
-            for r in decided
-        ]
-        print_table("would be decided", ("effect", "operation key", "reason", "version"), rows)
-        print(f"{len(rows)} effects; say it again with --yes to record it as {conclusion.value}")
+def _show_whom(found: tuple[UnresolvedEffect, ...], conclusion: Conclusion) -> None:
+    if not found:
+        print(_NOTHING)
+        return
+    rows = [
+        (r.intent.effect_id, r.intent.operation_key, r.reasons[0], r.intent.version) for r in found
+    ]
+    print_table("would be decided", ("effect", "operation key", "reason", "version"), rows)
+    print(f"{len(rows)} effects; say it again with --yes to record it as {conclusion.value}")
 
 
 @app.command("list")
@@ -147,9 +174,7 @@ def show_decision(
         record = await batching.store.batch(tenant_id, decision_id)
         if record is None:
             complain("there is no such decision; `effect-broker decisions list`")
-        effects = await batching.store.batch_effects(tenant_id, record.decision_id)
-        waiting = await unresolved_of(batching, tenant_id, record, limit=EFFECTS_MAX)
-        return whole_body(record, effects, waiting)
+        return await _whole(batching, tenant_id, record)
 
     text("ID", decision_id)
     _show(_asked(read, tenant), as_json)

@@ -26,6 +26,8 @@ from effect_broker.protocol.conclusion import (
     hex_of,
     losses,
     needs_writing,
+    outcome_digest_of,
+    rows_removed,
     view,
     view_of,
     with_attempt,
@@ -49,11 +51,10 @@ from effect_broker.protocol.ports import (
     StorePayload,
     Write,
 )
+from effect_contracts import operations
 from effect_contracts.audit import is_count
 from effect_contracts.backoff import exponential_seconds
 from effect_contracts.decide import Action, Reason, deadline, decide
-from effect_contracts.decide import open_operation as next_to_poll
-from effect_contracts.fact_digests import outcome_digest
 from effect_contracts.facts import (
     CODE_FAILURE_NOTICE,
     CODE_SEVERAL_MATCHES,
@@ -200,8 +201,10 @@ def record_outcome(
     effect may be parked or final. The fact is stored in every case.
     """
     row = next((a for a in snapshot.attempts if a.attempt_id == attempt_id), None)
-    assert row is not None, "an outcome is recorded only for an attempt that was granted"
     identity = snapshot.intent.target_identity or ""
+    if row is None and is_final(snapshot.intent.state) and rows_removed(snapshot):
+        return Change(view(snapshot, identity)[0])  # retention was faster than its sender
+    assert row is not None, "an outcome is recorded only for an attempt that was granted"
     if row.fact.outcome not in {None, Outcome.PRESUMED_AMBIGUOUS}:
         return Change(view(snapshot, identity)[0])
     outcome = RecordOutcome(
@@ -238,17 +241,7 @@ def record_outcome(
         "outcome": answer.outcome.value,
         "code": answer.code,
         "late": row.fact.outcome is Outcome.PRESUMED_AMBIGUOUS,
-        "fact_digest": outcome_digest(
-            attempt_id=attempt_id,
-            ordinal=row.fact.ordinal,
-            outcome=outcome.outcome,
-            code=outcome.code,
-            recorded_at=outcome.recorded_at,
-            external_id=outcome.external_id,
-            retry_after_seconds=outcome.retry_after_seconds,
-            operation=outcome.operation,
-            result_digest=hex_of(result_digest),
-        ),
+        "fact_digest": outcome_digest_of(outcome, row.fact.ordinal),
     }
     return add_fact(
         after,
@@ -344,10 +337,10 @@ def _after_end(
 
 
 def open_operation(snapshot: Snapshot) -> AttemptRow | None:
-    """Return the row of the attempt that `effect_contracts.decide.open_operation` names."""
+    """Return the row of the attempt that `effect_contracts.operations.open_operation` names."""
     if is_final(snapshot.intent.state):
         return None  # the objects themselves are counted
-    polled = next_to_poll(snapshot.facts)
+    polled = operations.open_operation(snapshot.facts)
     return None if polled is None else snapshot.attempts[polled.ordinal - 1]
 
 

@@ -23,12 +23,13 @@ from effect_broker.protocol.ports import (
     EvidenceRow,
     FreezeContract,
     LoseAttempt,
+    RecordOutcome,
     Snapshot,
     Write,
 )
 from effect_contracts.audit import first_count_at, next_count_at
 from effect_contracts.decide import Action, Decision, Reason, decide
-from effect_contracts.fact_digests import evidence_digest
+from effect_contracts.fact_digests import evidence_digest, outcome_digest
 from effect_contracts.facts import (
     Alert,
     Attempt,
@@ -159,6 +160,12 @@ def with_evidence(snapshot: Snapshot, row: EvidenceRow) -> Snapshot:
     return replace(snapshot, evidence=rows, facts=facts)
 
 
+def rows_removed(snapshot: Snapshot) -> bool:
+    """Whether retention has removed the attempts of a settled effect: a target is bound by the
+    first of them and by nothing else. Its receipt then stands in for what they said."""
+    return snapshot.intent.target_identity is not None and not snapshot.attempts
+
+
 def add_fact(
     after: Snapshot,
     writes: tuple[Write, ...],
@@ -218,7 +225,10 @@ def _late_fact(
     # What was undone was there; that it is gone now contradicts nothing.
     succeeded = intent.state in {EffectState.SUCCEEDED, EffectState.COMPENSATED}
     differs = (decision.event is LifeEvent.COMMIT_PROVED) != succeeded
-    counts = sighting is not None and sighting.counts
+    if succeeded and rows_removed(after):
+        differs = False  # the commit is in the receipt, and no longer among the facts
+    undone = intent.state is EffectState.COMPENSATED
+    counts = sighting is not None and sighting.counts and not undone
     alert: Alert | None = None
     kind, at = "late_fact", intent.next_action_at
     if sighting is not None and counts:
@@ -246,7 +256,8 @@ def _late_fact(
         actor=actor,
         kind=kind,
         metadata={**metadata, "contradicts": alert is not None},
-        alert=alert,
+        # Two objects are never hidden behind a later word.
+        alert=alert and (after.alert if after.alert is Alert.DUPLICATE_DETECTED else alert),
     )
     seen = _final_view(after, intent.version + 1, intent.state, intent.reason, at)
     return Change(replace(seen, alert=alert), (*writes, *freezes, advance))
@@ -346,6 +357,21 @@ def view_of(snapshot: Snapshot, decision: Decision, version: int, state: EffectS
         now=snapshot.now,
         ordinal=decision.ordinal,
         at=decision.at,
+    )
+
+
+def outcome_digest_of(write: RecordOutcome, ordinal: int) -> str:
+    """Return what the event of this outcome holds of it."""
+    return outcome_digest(
+        attempt_id=write.attempt_id,
+        ordinal=ordinal,
+        outcome=write.outcome,
+        code=write.code,
+        recorded_at=write.recorded_at,
+        external_id=write.external_id,
+        retry_after_seconds=write.retry_after_seconds,
+        operation=write.operation,
+        result_digest=hex_of(write.result_digest),
     )
 
 

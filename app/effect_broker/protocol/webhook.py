@@ -20,6 +20,7 @@ from uuid import UUID
 from effect_adapters.answers import extract, id_text
 from effect_adapters.base import Finding
 from effect_broker.protocol.changes import add_evidence
+from effect_broker.protocol.conclusion import rows_removed
 from effect_broker.protocol.ports import Change, Sealed, Snapshot
 from effect_contracts.canonical import JsonValue, first_difference
 from effect_contracts.decide import deadline
@@ -205,7 +206,7 @@ def deliver(
     )
     if not final and open_until is not None and open_until > snapshot.now:
         return Change(Delivered(DeliveryStatus.WAITING, CODE_ATTEMPT_OPEN, open_until))
-    if not any(a.may_have_sent for a in facts.attempts):
+    if not any(a.may_have_sent for a in facts.attempts) and not rows_removed(snapshot):
         # Somebody else's object, whatever stands on it: nothing of ours has left.
         finding = Finding(Verdict.UNKNOWN, "nothing_sent")
     proof = finding.verdict is Verdict.COMMITTED

@@ -30,22 +30,6 @@ _PAYLOADS_LOOKED_AT: Final = 1000
 # The effects that are due first, at the start of a worker: some milliseconds.
 _EFFECTS_LOOKED_AT: Final = 10_000
 
-TENANT_TABLES: Final = (
-    "tenants",
-    "api_keys",
-    "holds",
-    "effect_intents",
-    "effect_attempts",
-    "effect_evidence",
-    "effect_receipts",
-    "effect_events",
-    "effect_payloads",
-    "mutation_keys",
-    "effect_resolutions",
-    "effect_receipt_signatures",
-    "console_sessions",
-)
-
 _SERVER: Final = """
 SELECT current_setting('server_version_num')::integer AS version,
        pg_is_in_recovery() AS in_recovery,
@@ -81,7 +65,9 @@ SELECT session_user::text AS login,
                  FROM pg_namespace n WHERE n.nspname = 'dbos'), false) AS enters_engine,
        (SELECT coalesce(array_agg(c.relname::text ORDER BY c.relname), '{}')
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE n.nspname = 'effect_broker' AND c.relname = ANY (%(tables)s)
+        WHERE n.nspname = 'effect_broker' AND c.relkind IN ('r', 'p')
+          AND EXISTS (SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid
+                      AND a.attname = 'tenant_id' AND NOT a.attisdropped)
           AND NOT (c.relrowsecurity AND c.relforcerowsecurity)) AS unguarded_tables
 """
 
@@ -270,7 +256,7 @@ def look_at_session(url: str, role: DatabaseRole) -> SessionFacts:
         StoreError.
     """
     with store_errors(), _connect(_own_conninfo(url, role)) as connection:
-        row = connection.execute(_SESSION, {"tables": list(TENANT_TABLES)}).fetchone()
+        row = connection.execute(_SESSION).fetchone()
     assert row is not None, "a query without FROM returns one row"
     return SessionFacts(**{**row, "unguarded_tables": tuple(row["unguarded_tables"])})
 

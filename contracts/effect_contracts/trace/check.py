@@ -197,7 +197,7 @@ class _Check:
     def _effect_findings(self, line: EffectLine) -> Iterator[Finding]:
         assert self.header is not None
         if is_removed(line):
-            yield from removed_findings(line)
+            yield from removed_findings(line, self.header.exported_at)
             if self.whole:
                 yield Finding(Rule.PRUNED, "its events are missing")
             document = self.documents.get(line.intent.contract_digest)

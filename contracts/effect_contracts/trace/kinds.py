@@ -121,6 +121,19 @@ KINDS: Final[Mapping[EventKind, KindRule]] = {
     EventKind.COUNT_GIVEN_UP: KindRule(_BROKER, frozenset({"why", "generation"})),
 }
 
+# What may follow the end of an effect.
+AFTER_END: Final = frozenset(
+    {
+        EventKind.LATE_FACT,
+        EventKind.COUNT_STARTED,
+        EventKind.COUNTED,
+        EventKind.DUPLICATE_DETECTED,
+        EventKind.COUNT_GIVEN_UP,
+        EventKind.COMPENSATED,
+        EventKind.ACKNOWLEDGED,
+    }
+)
+
 # Kinds that hold either fact.
 _EITHER_FACT: Final = frozenset({EventKind.LATE_FACT, EventKind.DUPLICATE_DETECTED})
 

@@ -33,6 +33,7 @@ from effect_contracts.life import LifeEvent
 from effect_contracts.trace import guards
 from effect_contracts.trace.findings import Rule, require
 from effect_contracts.trace.kinds import (
+    AFTER_END,
     DRILL_MEMBER,
     DRILL_TAKEOVER_SECONDS_MAX,
     EVIDENCE_ID_MEMBER,
@@ -128,7 +129,7 @@ class Replay:
         """
         state = event.record.from_state
         final = state is not None and EffectState(state) in FINAL_STATES
-        after_end = event.kind in _AFTER_END
+        after_end = event.kind in AFTER_END
         what = f"{event.kind} after the end" if final else f"{event.kind} before the end"
         require(final == after_end, Rule.AFTER_END, what)
         if after_end and self._reason is not None:
@@ -323,6 +324,7 @@ class Replay:
         counts = (
             seen is not None
             and seen.source is EvidenceSource.PROBE
+            and state is not EffectState.COMPENSATED
             and is_count(before, policy, seen.began_at)
         )
         facts = timeline.facts(at)
@@ -343,7 +345,8 @@ class Replay:
         raised: Alert | None = Alert.LATE_CONTRADICTION if differs else None
         if decision.freezes or (seen is not None and seen.code == CODE_SEVERAL_MATCHES):
             raised, kind = Alert.DUPLICATE_DETECTED, EventKind.DUPLICATE_DETECTED
-        self.alert = raised or self.alert
+        if raised is not None and self.alert is not Alert.DUPLICATE_DETECTED:
+            self.alert = raised
         require(event.kind is kind, Rule.DECISION, f"the fact says {kind} instead")
         contradicts = event.metadata["contradicts"]
         require(
@@ -491,16 +494,6 @@ def _require_executor(event: ReadEvent, row: AttemptRecord) -> None:
     wanted = f"worker:{row.executor_id}"
     require(event.record.actor == wanted, Rule.ACTOR, "only the process that sends writes this")
 
-
-_AFTER_END: Final = frozenset(
-    {
-        EventKind.LATE_FACT,
-        EventKind.COUNT_STARTED,
-        EventKind.COUNTED,
-        EventKind.DUPLICATE_DETECTED,
-        EventKind.COUNT_GIVEN_UP,
-    }
-)
 
 _STEPS: Final[Mapping[EventKind, Callable[[Replay, ReadEvent], None]]] = {
     EventKind.SUBMITTED: Replay._submitted,
