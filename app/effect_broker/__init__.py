@@ -1,12 +1,99 @@
 """effect-broker: a correctness boundary for tool calls that change the outside world.
 
-This module owns the package's public names. The version is the one of the installed distribution.
+This module owns the package's public names: the version, and the Python SDK. Both are looked up
+when they are asked for, so that importing the package costs its other users nothing.
 """
 
 from __future__ import annotations
 
-from importlib.metadata import version
+from typing import TYPE_CHECKING
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from effect_broker.sdk import (
+        AccessRefused,
+        AsyncBroker,
+        Attempt,
+        Broker,
+        BrokerError,
+        Cancelled,
+        Closed,
+        Compensated,
+        Conclusion,
+        Conflict,
+        Deadline,
+        Effect,
+        EffectFailed,
+        EffectRef,
+        Evidence,
+        Failed,
+        NotConfigured,
+        NotFound,
+        NotUnderstood,
+        NotYet,
+        Outcome,
+        RateLimited,
+        Receipt,
+        RequestRefused,
+        StaleVersion,
+        Succeeded,
+        TooEarly,
+        Unavailable,
+        Unknown,
+        WaitsForPerson,
+    )
 
-__version__ = version("effect-broker")
+    __version__: str
+
+__all__ = [
+    "AccessRefused",
+    "AsyncBroker",
+    "Attempt",
+    "Broker",
+    "BrokerError",
+    "Cancelled",
+    "Closed",
+    "Compensated",
+    "Conclusion",
+    "Conflict",
+    "Deadline",
+    "Effect",
+    "EffectFailed",
+    "EffectRef",
+    "Evidence",
+    "Failed",
+    "NotConfigured",
+    "NotFound",
+    "NotUnderstood",
+    "NotYet",
+    "Outcome",
+    "RateLimited",
+    "Receipt",
+    "RequestRefused",
+    "StaleVersion",
+    "Succeeded",
+    "TooEarly",
+    "Unavailable",
+    "Unknown",
+    "WaitsForPerson",
+    "__version__",
+]
+
+# Hidden from type checkers: they would take it for the answer to every misspelt name.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name == "__version__":
+            from importlib.metadata import version
+
+            found = version("effect-broker")
+        elif name in __all__:
+            from effect_broker import sdk
+
+            found = getattr(sdk, name)
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

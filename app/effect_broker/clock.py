@@ -11,6 +11,7 @@ import asyncio
 import os
 import socket
 import time
+from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 _BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -26,6 +27,11 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """Wait for `seconds`."""
         await asyncio.sleep(seconds)
+
+
+def utc_now() -> datetime:
+    """Return the wall clock of this machine, for a caller's own patience and for nothing else."""
+    return datetime.now(UTC)
 
 
 def new_id() -> UUID:

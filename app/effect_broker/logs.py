@@ -31,8 +31,8 @@ _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 # A person who reads along misses nothing, and a day of it is a megabyte or two.
 SELDOM_SECONDS: Final = 5.0
-# What a client can make to speak.
-_SELDOM: Final = ("asyncio", "uvicorn.error", "effect_broker.api", "opentelemetry")
+# What a client, or an outage of somebody else, can make to speak.
+_SELDOM: Final = ("asyncio", "uvicorn.error", "effect_broker.api", "opentelemetry", "psycopg")
 _PLACES_MAX: Final = 1000
 
 

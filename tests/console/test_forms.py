@@ -287,6 +287,38 @@ async def test_nobody_can_approve_what_they_have_submitted(
     assert (answer.status_code, deployment.count("effect_approvals")) == (403, 0)
 
 
+# Alerts -------------------------------------------------------------------------------------------
+
+
+async def test_an_alert_is_dealt_with_unless_another_one_came_meanwhile(
+    deployment: Deployment, application: FastAPI, operator: Operator
+) -> None:
+    async with deployment.client(application) as api:
+        effect_id = (await api.post("/v1/effects", json=charge())).json()["effect_id"]
+        await api.post(f"/v1/effects/{effect_id}/cancel")
+
+    def raised(alert: str) -> None:
+        deployment.execute(
+            "SET session_replication_role = replica;"
+            f" UPDATE effect_broker.effect_intents SET alert = '{alert}'"
+        )
+
+    raised("late_contradiction")
+    path = f"/console/effects/{effect_id}"
+    form = (await operator.page(path)).form("/acknowledge")
+    raised("duplicate_detected")
+    refused = await operator.send(form, reason="refunded")
+    assert refused.status_code == 409
+    assert "It has another alert by now." in Page(refused.text).words
+    assert deployment.count("effect_acknowledgements") == 0
+    after = await operator.sent((await operator.page(path)).form("/acknowledge"), reason="refunded")
+    assert "Recorded. The page shows the effect as it is now." in after.words
+    assert [form.action for form in after.forms if form.action.endswith("/acknowledge")] == []
+    assert deployment.execute(
+        "SELECT alert, reason FROM effect_broker.effect_acknowledgements"
+    ) == [("duplicate_detected", "refunded")]
+
+
 # Holds --------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 
 from effect_contracts.decide import Action, Reason, decide
-from effect_contracts.facts import Attempt, Evidence, Facts, Outcome, Verdict
+from effect_contracts.facts import (
+    CODE_ALREADY_EXISTS,
+    Attempt,
+    Evidence,
+    Facts,
+    Outcome,
+    Verdict,
+)
 
 from .decide_cases import IDEMPOTENT, RECONCILABLE, at, attempt, evidence
 
@@ -79,3 +86,9 @@ def test_a_target_may_ask_for_less_than_a_second() -> None:
     for asked, expected in ((0.5, at(1.5)), (1.0, at(2)), (1.5, at(2.5))):
         facts = Facts((attempt(1, Outcome.RETRYABLE, retry_after_seconds=asked),))
         assert decide(facts, policy, at(1)).at == expected
+
+
+def test_a_doubt_that_came_later_makes_no_conflict() -> None:
+    exists = attempt(1, Outcome.REJECTED, code=CODE_ALREADY_EXISTS)
+    facts = Facts((exists, attempt(2, Outcome.AMBIGUOUS, 20)))
+    assert decide(facts, IDEMPOTENT, at(100)).reason is Reason.SAME_KEY_AGAIN

@@ -66,6 +66,9 @@ PATIENCE: Final = timedelta(seconds=60)
 # More than a busy database takes; a stopped process is left after this.
 ANSWER_TIME: Final = timedelta(seconds=30)
 
+# Two clocks measure a poll; one that was held for nearly all of its time was held.
+_HELD_SHARE: Final = 0.9
+
 
 class AsyncBroker:
     """A broker, for one event loop. Connections are kept and reused; any number of tasks may call.
@@ -147,7 +150,8 @@ class AsyncBroker:
     async def close(self) -> None:
         """Close the connections; effects that are under way go on."""
         self._closed = True
-        await self._transport.close()
+        if self._loop is None or self._loop is asyncio.get_running_loop():
+            await self._transport.close()
 
     # Effects -------------------------------------------------------------------------------------
 
@@ -187,7 +191,7 @@ class AsyncBroker:
         members: dict[str, object] = {
             "operation_key": _operation_key(operation_key),
             "tool": tool,
-            "arguments": dict(arguments) if isinstance(arguments, Mapping) else arguments,
+            "arguments": _plain(arguments),
             "trace_id": trace_id,
             "send_before": _moment(send_before, "/send_before"),
             "parent_effect_id": _text_id(parent, "/parent_effect_id"),
@@ -213,37 +217,34 @@ class AsyncBroker:
 
         Raises:
             NotFound.
-            Unavailable: nothing was heard for as long as the patience says, or, of an effect that
-                was named by its id alone, before the deadline.
+            Unavailable: nothing was heard for as long as the patience says; with a deadline, of an
+                effect that was named by its id alone, before the deadline.
         """
         effect_id = _id(effect)
         until = Until(deadline, self._clock)
-        seen: Effect | None = None
-        early = 0
+        seen = effect if isinstance(effect, Effect) else None
+        early = 0  # looks that were answered before their time, one after the other
         crowded = False
         while True:
             asked = 0.0 if crowded else poll_seconds(until.left_seconds())
             begun = self._clock.boot_seconds()
             try:
-                seen = effect_from(await self._look(effect_id, asked, until, first=seen is None))
-                crowded = False
-            except RateLimited as problem:
-                # The broker is there, and says when to come again: that ends no wait.
-                rest = max(problem.retry_after_seconds or 0, pause_seconds(early))
-                crowded, early = True, early + 1
-            except Unavailable:
-                known = seen or (effect if isinstance(effect, Effect) else None)
-                if until.left_seconds() > 0 or known is None:
-                    raise
-                return known
-            else:
-                if seen.still or until.left_seconds() <= 0:
+                seen = effect_from(await self._look(effect_id, asked, until))
+            except Unavailable as problem:
+                if until.over and seen is not None:
                     return seen
-                held = 0 < asked <= self._clock.boot_seconds() - begun
+                if until.over or not isinstance(problem, RateLimited):
+                    raise
+                # The broker is there, and says when to come again: that ends no wait.
+                crowded, early = True, early + 1
+                rest = max(pause_seconds(early), problem.retry_after_seconds or 0)
+            else:
+                if seen.still or until.over:
+                    return seen
+                crowded = False
+                held = 0 < asked * _HELD_SHARE <= self._clock.boot_seconds() - begun
                 early = 0 if held else early + 1
                 rest = rest_seconds(seen, early, held=held)
-            if until.left_seconds() <= 0 and seen is None:
-                raise Unavailable("The broker refused to be asked until the deadline was over.")
             await self._clock.sleep(min(rest, until.left_seconds()))
 
     async def result(self, effect: EffectRef, *, deadline: Deadline = None) -> Outcome:
@@ -337,35 +338,41 @@ class AsyncBroker:
 
     # Repeating -----------------------------------------------------------------------------------
 
-    async def _look(
-        self, effect_id: UUID, wait_seconds: float, until: Until, *, first: bool
-    ) -> Body:
+    async def _look(self, effect_id: UUID, wait_seconds: float, until: Until) -> Body:
         """Ask for an effect, not beyond the deadline; who comes late has one look all the same.
 
         Raises:
             RateLimited: at once.
-            Unavailable: the patience or the deadline is over.
+            Unavailable: the deadline is over; without one, the patience.
         """
-        left = until.left_seconds()
-        late = left <= 0 and first
 
         def asked() -> Awaitable[Body]:
             return self._transport.effect(effect_id, wait_seconds)
 
-        if late:
+        if until.over:
             self._check_open()
             return await asked()
+        left = until.left_seconds()
+        if math.isinf(left):
+            return await self._insist(asked, self._patience_seconds, waits=True)
         try:
-            async with asyncio.timeout(None if math.isinf(left) else left):
-                return await self._insist(asked, waits=True)
+            async with asyncio.timeout(left):
+                return await self._insist(asked, math.inf, waits=True)
         except TimeoutError:
             pass
         raise Unavailable("The broker did not answer before the deadline.")
 
-    async def _insist(self, call: Callable[[], Awaitable[T]], *, waits: bool = False) -> T:
+    async def _insist(
+        self,
+        call: Callable[[], Awaitable[T]],
+        patience_seconds: float | None = None,
+        *,
+        waits: bool = False,
+    ) -> T:
         """Make a call again and again until something is known of it.
 
         Args:
+            patience_seconds: instead of the client's own.
             waits: too many requests are told at once.
 
         Raises:
@@ -373,7 +380,8 @@ class AsyncBroker:
         """
         self._check_open()
         now = self._clock.boot_seconds
-        ends_at = now() + self._patience_seconds
+        patience = self._patience_seconds if patience_seconds is None else patience_seconds
+        ends_at = now() + patience
         step = 0
         while True:
             try:
@@ -449,7 +457,12 @@ def _evidence(item: Evidence) -> dict[str, object]:
     return {name: value for name, value in members.items() if value is not None}
 
 
-def _moment(at: datetime | None, field: str) -> str | None:
+def _plain(arguments: object) -> object:
+    """Any mapping may be handed over; what is inside has to be plain, and the body's check says."""
+    return dict(arguments) if isinstance(arguments, Mapping) else arguments
+
+
+def _moment(at: object, field: str) -> str | None:
     if at is None:
         return None
     if not isinstance(at, datetime) or at.tzinfo is None:

@@ -2,7 +2,7 @@
 
     BrokerError
     ├── NotConfigured      no URL or key, or one that cannot be used; nothing was called
-    ├── Closed             the client was closed; nothing was called
+    ├── Closed             the client was closed, or belongs to another event loop
     ├── RequestRefused     400, 405, 413, 415, 422: the same call is refused again
     ├── AccessRefused      401, 403: the key is not good, or not for this
     ├── NotFound           404: no such effect of this tenant, or no receipt of it yet
@@ -81,7 +81,7 @@ class NotConfigured(BrokerError):
 
 
 class Closed(BrokerError):
-    """The client was closed before the call; nothing was called."""
+    """The client was closed before or during the call, or belongs to another event loop."""
 
 
 class RequestRefused(BrokerError):

@@ -29,8 +29,8 @@ _PAUSE_FIRST_SECONDS: Final = 0.1
 _PAUSE_FACTOR: Final = 2.0
 # A broker that comes back is found within this time.
 _PAUSE_CAP_SECONDS: Final = 5.0
-# How old news may get that nobody announces: a webhook, or a person's word, long before the effect's
-# next action is due.
+# How old news may get that nobody announces: a webhook, or a person's word, long before the next
+# action of the effect is due.
 _FAR_CAP_SECONDS: Final = 900.0
 
 
@@ -65,8 +65,13 @@ class Until:
         self._at = clock.boot_seconds() + left
 
     def left_seconds(self) -> float:
-        """Return how long is left; 0 when it is over, infinity if it never is."""
+        """Return how long is left; 0 after the end, infinity if there is none."""
         return max(0.0, self._at - self._clock.boot_seconds())
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing can be asked any more that is answered in time."""
+        return self.left_seconds() <= ANSWER_MARGIN_SECONDS
 
 
 def pause_seconds(step: int) -> float:

@@ -76,5 +76,7 @@ def _later_findings(line: EffectLine, exported_at: datetime) -> Iterator[Finding
         yield Finding(Rule.PRUNED, "its rows were removed, and there are some")
     for evidence_id, metadata in told.items():
         row = rows.get(evidence_id)
-        if row is None or metadata.get(FACT_MEMBER) != evidence_fact_digest(row):
+        if row is None:
+            yield Finding(Rule.PRUNED, "its rows were removed, and an event tells of one")
+        elif metadata.get(FACT_MEMBER) != evidence_fact_digest(row):
             yield Finding(Rule.FACTS, "the row of a fact says something else than it did")

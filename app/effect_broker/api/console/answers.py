@@ -179,6 +179,11 @@ def trouble_of(error: EffectError) -> Trouble:
                 "The effect stands for another request than the one that you have read.",
                 "Nothing was changed. Read the arguments again, and decide on what they say.",
             )
+        case ProblemCode.ANOTHER_ALERT:
+            return Trouble(
+                "It has another alert by now. Nothing was changed.",
+                "The page shows it. Look at the target again before you say that it is done.",
+            )
         case ProblemCode.ILLEGAL_TRANSITION:
             return Trouble(
                 "It does not permit this as it stands now. Nothing was recorded.",

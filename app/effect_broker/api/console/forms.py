@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -33,18 +34,21 @@ from effect_broker.api.console.views import (
 )
 from effect_broker.clock import new_id
 from effect_broker.holding import REASON_CHARS_MAX, HoldMissing, HoldScope, SubjectUnknown
-from effect_broker.protocol import wishes
+from effect_broker.protocol import acknowledgement, wishes
+from effect_broker.protocol.acknowledgement import Acknowledged, Acknowledgement
 from effect_broker.protocol.ports import Change, Snapshot
 from effect_broker.resolving import Recorded, Statement
 from effect_contracts.canonical import JsonValue
 from effect_contracts.errors import (
     AccessError,
+    AnotherAlert,
     ConflictError,
     EffectError,
     InvalidRequest,
     NotFound,
     RequestReason,
 )
+from effect_contracts.facts import Alert
 from effect_contracts.problem_codes import ProblemCode
 
 _MOMENT: Final = re.compile(
@@ -181,6 +185,32 @@ async def look(request: Request) -> Response:
     store = services.resolving.store
     granted = await store.change(visit.session.tenant.tenant_id, effect_id, plan)
     return _done(request, visit, effect_id, "looking" if granted.changed else "no_look")
+
+
+async def acknowledge(request: Request) -> Response:
+    """Take note that the alert which was shown has been dealt with."""
+    visit, fields = await _sent(request)
+    effect_id = known_effect_id(request.path_params["effect_id"])
+    try:
+        alert = Alert(fields.get("alert", ""))
+    except ValueError:
+        raise InvalidRequest(RequestReason.FORMAT, field="/alert") from None
+
+    async def record() -> str:
+        said = Acknowledgement(
+            alert, _reason(fields.get("reason", "")), f"operator:{visit.credential}"
+        )
+        store = services_of(request).resolving.store
+        became = await store.change(
+            visit.session.tenant.tenant_id,
+            effect_id,
+            partial(acknowledgement.acknowledge, said=said),
+        )
+        if became is Acknowledged.ANOTHER_ALERT:
+            raise AnotherAlert
+        return "recorded" if became is Acknowledged.NEW else "stood"
+
+    return await _decided(request, visit, effect_id, record)
 
 
 async def _decided(

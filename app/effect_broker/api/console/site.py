@@ -48,6 +48,7 @@ _FORMS: Final[tuple[tuple[str, Endpoint], ...]] = (
     ("/effects/{effect_id}/confirm", forms.confirm),
     ("/effects/{effect_id}/judge", forms.judge),
     ("/effects/{effect_id}/look", forms.look),
+    ("/effects/{effect_id}/acknowledge", forms.acknowledge),
     ("/holds", forms.place_hold),
     ("/holds/{hold_id}/lift", forms.lift_hold),
 )
