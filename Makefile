@@ -23,7 +23,7 @@ CODE := $(wildcard app contracts adapters chaos bench tests)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test up check fmt chaos matrix bench mutate lock venv clean
+.PHONY: help demo test up check fmt chaos matrix bench mutate audit lock venv clean
 
 help: ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
@@ -59,6 +59,9 @@ bench: $(READY) ## measurements against the limit of the database
 
 mutate: $(READY) ## planted bugs that the tests must catch
 	@$(BIN)/python -P -m effect_chaos.mutants $(ARGS)
+
+audit: $(READY) ## known vulnerabilities of the locked releases, if the service can be asked
+	@.ci/audit $(BIN)/pip-audit
 
 # Each lock is resolved for every supported Python and platform at once, and names no host. The
 # runtime lock is the part of the other that the image needs.

@@ -36,7 +36,7 @@ _PREFIX: Final = "effect_broker_ledger_"
 _PLAIN: Final = {
     "alerts": (
         "alerted_effects",
-        "Final effects whose target says something else; they stay until somebody prunes them.",
+        "Final effects whose target says something else; they stay until it is acknowledged.",
         "alert",
     ),
     "due": ("due_effects", "Effects whose next action is due now.", ""),

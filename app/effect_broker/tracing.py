@@ -60,14 +60,6 @@ _SHUTDOWN_SECONDS: Final = 5.0
 Value = str | int | bool | None
 
 
-def valid_traceparent(header: str | None) -> str | None:
-    """Return a `traceparent` in its canonical form; None for one that is not valid.
-
-    An invalid one is ignored, as W3C Trace Context asks for, and so is no reason to refuse.
-    """
-    return None if header is None else _written(_read(header))
-
-
 def key_digest(operation_key: str) -> str:
     """Return what a span calls an operation key: the first half of its SHA-256 in hex."""
     return hashlib.sha256(operation_key.encode()).hexdigest()[:32]
@@ -124,7 +116,11 @@ class Spans:
 
     @contextmanager
     def submit(self, header: str | None) -> Iterator[Submitting]:
-        """Make the span of a submit, below the context that its caller has sent."""
+        """Make the span of a submit, below the context that its caller has sent.
+
+        A header that is not valid is ignored, as W3C Trace Context asks for: it is no reason to
+        refuse.
+        """
         parent = _NOWHERE if header is None else _read(header)
         if self._tracer is None:
             yield Submitting(trace.get_current_span(parent))

@@ -172,7 +172,8 @@ class EffectThen:
     Attributes:
         begins_at: the first event that was kept; above 1 what came before was pruned.
         look_ups: how many were begun.
-        contradicted: a fact after the end has contradicted the receipt.
+        contradicted: a fact after the end has contradicted the receipt, and nobody has dealt with
+            it.
         unread: events whose members could not be read.
         deeds: by the event's number.
     """
@@ -321,6 +322,8 @@ class Fold:
             case _:
                 pass
         self._contradicted |= members.get("contradicts") is True
+        if kind is EventKind.ACKNOWLEDGED:
+            self._contradicted = False
 
 
 def _told(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import httpx
@@ -179,3 +180,22 @@ async def test_another_tenant_and_a_mere_caller_decide_nothing(
     async with deployment.client(application, "globex") as globex:
         assert (await globex.get("/v1/decisions")).json()["decisions"] == []
         assert (await globex.get("/v1/decisions/incident-1")).status_code == 404
+
+
+@pytest.mark.parametrize("decision_id", ["%00", "%E2%80%AE", "a%20b", "x" * 201, "none"])
+async def test_what_is_no_decision_id_names_no_decision(
+    operator: httpx.AsyncClient, decision_id: str
+) -> None:
+    answer = await operator.get(f"/v1/decisions/{decision_id}")
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+async def test_a_decision_is_read_by_any_id_that_it_may_have(
+    api: httpx.AsyncClient, operator: httpx.AsyncClient, deployment: Deployment
+) -> None:
+    effects = await _doubtful(api, deployment, 1)
+    name = "incident/2026?11#29/" + "~" * 180
+    made = await operator.post("/v1/decisions", json=decision(effects, decision_id=name))
+    assert made.json()["effects"][0]["outcome"] == "settled", made.text
+    read = await operator.get(f"/v1/decisions/{quote(name, safe='')}")
+    assert (read.status_code, read.json()["decision_id"]) == (200, name)

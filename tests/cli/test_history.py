@@ -167,6 +167,14 @@ def test_a_contract_that_cannot_be_used_is_refused_in_words(
     assert "cannot be read" in acme("effects", "fork", submit(), "--contract", "/no").refused()
 
 
+def test_nothing_is_decided_on_facts_that_were_removed(acme: Cli, submit: Submit) -> None:
+    effect_id = submit()
+    assert acme("effects", "cancel", effect_id).code == 0
+    now = [f"--{stage}-after=0s" for stage in ("engine", "payloads", "rows")]
+    assert acme("prune", *now, "--json").json["rows"]["effects"] == 1
+    assert "removed" in acme("effects", "fork", effect_id).refused()
+
+
 # Forks, live --------------------------------------------------------------------------------------
 
 

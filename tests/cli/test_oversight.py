@@ -30,14 +30,27 @@ def _submitted(broker: Cli) -> dict[str, str]:
     return found
 
 
-def test_whoever_submitted_it_does_not_approve_it_and_may_take_it_back(asked: Cli) -> None:
+def test_whoever_submitted_it_does_not_approve_it_and_may_take_it_back(
+    asked: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     effect = _submitted(asked)
     named = (effect["effect_id"], "--request-hash", effect["request_hash"])
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(variable, "somebody-else")
     refused = asked("effects", "approve", *named, "--reason", "mine").refused()
     assert "another person" in refused
     denied = asked("effects", "deny", *named, "--reason", "no such order", "--json").json
     assert denied["state"] == "cancelled"
     assert "does not permit" in asked("effects", "deny", *named, "--reason", "r").refused()
+
+
+def test_whoever_has_forked_it_does_not_approve_the_fork(asked: Cli) -> None:
+    original = _submitted(asked)["effect_id"]
+    made = asked("effects", "fork", original, "--live", "--operation-key", "again", "--json").json
+    effect = asked("effects", "inspect", made["effect_id"], "--json").json
+    refused = asked("effects", "approve", effect["effect_id"], "--request-hash",
+                    effect["request_hash"], "--reason", "mine").refused()  # fmt: skip
+    assert "another person" in refused
 
 
 @pytest.mark.parametrize(

@@ -62,13 +62,17 @@ def test_what_workers_do_is_counted_where_it_happens_and_sums_up(scene: Scene) -
     assert lost.wait_ended() != 0
     (worker,) = scene.start_workers(1)
     assert scene.broker.settled(effect_id)["state"] == "succeeded"
-    page = page_of(worker)
+
+    def reaped() -> Page | None:
+        page = page_of(worker)
+        return page if page.value("lease_expirations_total", kind="run") else None
+
+    page = wait_until(reaped, "the dead worker's run was handed back")
     assert page.value("effects_total", tool=tool, event="succeeded") == 1
     assert page.value("attempts_total", tool=tool, safety="idempotent") == 1  # the second one
     assert page.value("attempt_outcomes_total", tool=tool, outcome="presumed_ambiguous") == 1
     assert page.value("attempt_outcomes_total", tool=tool, outcome="committed") == 1
     assert page.value("lease_expirations_total", kind="attempt") == 1
-    assert page.value("lease_expirations_total", kind="run") == 1
     assert page.value("key_remaining_seconds_count", tool=tool) == 1
     assert page.value("retries_after_key_expiry_total") == 0
     assert page.value("dispatch_seconds_count", tool=tool) == 1

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from api.deployment import Deployment, charge
-from effect_broker.tracing import Spans, valid_traceparent
+from effect_broker.tracing import Spans
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 HEADER = f"00-{TRACE}-b7ad6b7169203331-01"
@@ -100,7 +100,8 @@ async def test_a_step_that_nobody_traces_reads_nothing_and_costs_microseconds() 
     ],
 )
 def test_only_a_valid_context_is_kept(sent: str | None, stored: str | None) -> None:
-    assert valid_traceparent(sent) == stored
+    with Spans().submit(sent) as span:
+        assert span.traceparent == stored
 
 
 async def test_an_api_that_traces_nothing_stores_the_callers_context(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from effect_adapters.base import Answer, Finding
-from effect_broker.keyring import VaultError
 from effect_broker.protocol.conclusion import Next
+from effect_broker.protocol.ports import VaultError
 from effect_contracts.facts import CODE_OPERATION_GONE, Outcome, Verdict
 from protocol.world import Trouble, World, lost_answer
 
@@ -103,3 +103,26 @@ async def test_a_look_without_an_operation_covers_every_attempt(reconcilable: Wo
     await reconcilable.probe(seen.version)
     told = [e.advance for e in reconcilable.memory.events(reconcilable.effect_id)][-1]
     assert told.metadata["covers_through"] == 1
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+async def test_what_was_accepted_is_polled_next_and_nothing_else_is(accepted: bool) -> None:
+    adapter = {"kind": "simulated", "target": "ledger", "polls_operations": True}
+    world = World("idempotent", adapter=adapter)
+    await world.submit()
+    answer = Answer(Outcome.IN_PROGRESS, "accepted", operation="op" if accepted else None)
+    world.target.answers.append(answer)
+    seen = await world.dispatch(1, 1)
+    assert seen.next is (Next.PROBE if accepted else Next.WAIT)
+    assert world.snapshot.facts.attempts[0].operation is accepted
+    assert (await world.reserve()).next is (Next.PROBE if accepted else Next.DISPATCH)
+
+
+async def test_an_outcome_that_is_known_already_is_told_as_it_stands(idempotent: World) -> None:
+    await idempotent.submit()
+    idempotent.target.answers.append(lost_answer())
+    seen = await idempotent.dispatch(1, 1)
+    attempt_id = idempotent.snapshot.attempts[0].attempt_id
+    again = await idempotent.record_again(attempt_id, Outcome.COMMITTED)
+    assert (again.next, again.reason, again.version) == (seen.next, seen.reason, seen.version)
+    assert idempotent.outcomes == ["ambiguous"]

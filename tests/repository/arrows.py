@@ -50,6 +50,16 @@ OWNERS: Final[dict[str, frozenset[str]]] = {
     "fastapi": frozenset({"effect_broker.api"}),
     "typer": frozenset({"effect_broker.cli"}),
     "mcp": frozenset({"effect_adapters.mcp", "effect_broker.mcp"}),
+    # Callers speak HTTP: the SDK, and what plays a caller in proofs and checks. Targets are spoken
+    # to by adapters.
+    "httpx": frozenset(
+        {
+            "effect_adapters.http",
+            "effect_broker.cli.conformance",
+            "effect_broker.proof",
+            "effect_broker.sdk",
+        }
+    ),
 }
 
 # Step bodies run unchanged in the simulator: what they need of the world is handed to them.

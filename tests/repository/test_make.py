@@ -12,7 +12,19 @@ import pytest
 import tools
 from repository.checkout import CHECKOUT
 
-TARGETS = ("demo", "test", "up", "check", "fmt", "chaos", "bench", "mutate", "lock", "clean")
+TARGETS = (
+    "demo",
+    "test",
+    "up",
+    "check",
+    "fmt",
+    "chaos",
+    "bench",
+    "mutate",
+    "audit",
+    "lock",
+    "clean",
+)
 
 
 def test_every_promised_target_is_there() -> None:

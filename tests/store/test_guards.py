@@ -181,21 +181,54 @@ async def test_what_is_settled_stays(
     assert caught.value.sqlstate == GUARD_SQLSTATE
 
 
-async def test_only_the_prune_role_removes_receipts_and_events(
+PRUNED: tuple[LiteralString, ...] = ("effect_attempts", "effect_events", "effect_payloads")
+
+
+def _being_pruned(superuser: Connection[TupleRow], effect_id: UUID) -> None:
+    superuser.execute("SET LOCAL ROLE effect_broker_prune")
+    superuser.execute(
+        "UPDATE effect_broker.effect_intents SET retention_stage = 3 WHERE effect_id = %s",
+        [effect_id],
+    )
+
+
+async def test_only_the_prune_role_removes_rows_and_the_receipt_stays(
     world: World, superuser: Connection[TupleRow], effect_id: UUID
 ) -> None:
     await _settled(world, effect_id)
     with superuser.transaction():
-        superuser.execute("SET LOCAL ROLE effect_broker_prune")
-        for table in ("effect_receipts", "effect_events"):
+        _being_pruned(superuser, effect_id)
+        for table in PRUNED:
             removed = superuser.execute(
                 f"DELETE FROM effect_broker.{table} WHERE effect_id = %s", [effect_id]
             )
-            assert removed.rowcount >= 1
+            assert removed.rowcount >= 1, table
+    for table in ("effect_intents", "effect_receipts"):
+        with superuser.transaction(force_rollback=True):
+            superuser.execute("SET LOCAL ROLE effect_broker_prune")
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                superuser.execute(f"DELETE FROM effect_broker.{table}")
+
+
+@pytest.mark.parametrize("table", PRUNED)
+async def test_nothing_of_an_effect_that_is_not_being_pruned_is_removed(
+    world: World, superuser: Connection[TupleRow], effect_id: UUID, table: LiteralString
+) -> None:
+    await _settled(world, effect_id)
     with superuser.transaction(force_rollback=True):
         superuser.execute("SET LOCAL ROLE effect_broker_prune")
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            superuser.execute("DELETE FROM effect_broker.effect_intents")
+        with pytest.raises(psycopg.Error) as caught:
+            superuser.execute(
+                f"DELETE FROM effect_broker.{table} WHERE effect_id = %s", [effect_id]
+            )
+    assert caught.value.sqlstate == GUARD_SQLSTATE
+
+
+async def test_an_open_effect_is_not_pruned(
+    superuser: Connection[TupleRow], effect_id: UUID
+) -> None:
+    with superuser.transaction(force_rollback=True), pytest.raises(psycopg.errors.CheckViolation):
+        _being_pruned(superuser, effect_id)
 
 
 async def test_a_fact_after_pruning_continues_the_chain(
@@ -204,7 +237,7 @@ async def test_a_fact_after_pruning_continues_the_chain(
     await _settled(world, effect_id)
     head = _stored(superuser, effect_id)[-1][1]
     with superuser.transaction():
-        superuser.execute("SET LOCAL ROLE effect_broker_prune")
+        _being_pruned(superuser, effect_id)
         superuser.execute(
             "DELETE FROM effect_broker.effect_events WHERE effect_id = %s", [effect_id]
         )

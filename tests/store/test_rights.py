@@ -247,6 +247,21 @@ async def test_pruning_removes_nothing_of_an_effect_that_is_not_being_pruned(
         statement = f"DELETE FROM effect_broker.{table} WHERE effect_id = %s".encode()
         with pytest.raises(psycopg.Error, match="not being pruned"):
             prune.execute(statement, [effect_id])
+    # Settled, marked as pruned by a hand, and with an alert that waits for a person.
+    superuser.execute("SET session_replication_role = replica")
+    superuser.execute(
+        "UPDATE effect_broker.effect_intents SET state = 'cancelled', next_action_at = NULL,"
+        " receipt_digest = sha256('x'), alert = 'duplicate_detected' WHERE effect_id = %s",
+        [effect_id],
+    )
+    prune.execute(
+        "UPDATE effect_broker.effect_intents SET retention_stage = 3 WHERE effect_id = %s",
+        [effect_id],
+    )
+    for table in ("effect_events", "effect_payloads"):
+        statement = f"DELETE FROM effect_broker.{table} WHERE effect_id = %s".encode()
+        with pytest.raises(psycopg.Error, match="not being pruned"):
+            prune.execute(statement, [effect_id])
 
 
 def test_only_workers_grant_attempts_and_record_outcomes(session_of: SessionOf) -> None:

@@ -21,6 +21,7 @@ UNBOUND_ROWS = {
 UNBOUND_EVENTS = {
     "events.*.metadata.generation",  # of a run that was given up
     "events.*.metadata.why",  # likewise
+    "events.*.metadata.by",  # which effect has undone it: a trace holds no links
     "events.*.actor",  # another worker wrote a wait, a park or a settlement
     # The digests that older events do not have, if they are taken out.
     "events.*.metadata.without evidence_id",

@@ -10,12 +10,14 @@ from unittest.mock import patch
 from uuid import uuid4
 
 from effect_adapters.base import Answer, Finding
-from effect_broker.protocol import changes, resolution, wishes
+from effect_broker.protocol import changes, compensation, resolution, wishes
+from effect_broker.protocol.acknowledgement import Acknowledged, Acknowledgement, acknowledge
 from effect_broker.protocol.conclusion import View
 from effect_broker.protocol.ports import Change, Snapshot
 from effect_broker.protocol.resolution import Resolution
 from effect_contracts.facts import (
     CODE_SEVERAL_MATCHES,
+    Alert,
     Conclusion,
     EvidenceSource,
     Hold,
@@ -199,6 +201,44 @@ async def counted_as_absent() -> World:
     return world
 
 
+async def acknowledged() -> World:
+    world = await counted_twice()
+    await tell(world, Verdict.MISMATCH, "sim_3")
+    world.let_pass(1)
+    said = Acknowledgement(Alert.DUPLICATE_DETECTED, "refunded", "operator:test")
+    plan = partial(acknowledge, said=said)
+    became = await world.memory.change(TENANT.tenant_id, world.effect_id, plan)
+    assert became is Acknowledged.NEW
+    return world
+
+
+async def undone_while_it_is_counted() -> World:
+    world = await _redispatched()
+    undone = partial(compensation.undo, by=uuid4(), actor="worker:other")
+    world.target.findings.append(Finding(Verdict.NOT_COMMITTED, "absent"))
+    world.let_pass(10_000)
+    version, identity = world.snapshot.intent.version, world.snapshot.intent.target_identity
+    begin = partial(
+        changes.begin_probe, identity=identity or "", expected_version=version,
+        timeout_seconds=5.0, executor_id="worker-1",
+    )  # fmt: skip
+    start = await world.memory.change(TENANT.tenant_id, world.effect_id, begin)
+    assert start.began_at is not None
+    world.let_pass(1)
+    await world.memory.change(TENANT.tenant_id, world.effect_id, undone)
+    world.let_pass(1)
+    found = partial(
+        changes.add_evidence, evidence_id=uuid4(), source=EvidenceSource.PROBE,
+        finding=Finding(Verdict.NOT_COMMITTED, "absent"), began_at=start.began_at,
+        covers_through=start.covers_through, target_identity=identity, result=None,
+        result_digest=None, receipt_id=uuid4(), actor="worker:worker-1",
+    )  # fmt: skip
+    await world.memory.change(TENANT.tenant_id, world.effect_id, found)
+    assert world.state == ("compensated", "committed")
+    assert world.memory.alert(world.effect_id) is None
+    return world
+
+
 async def not_counted() -> World:
     world = await _redispatched()
     world.adapter.moved_to = "http://elsewhere#other"
@@ -273,6 +313,8 @@ SCENES: Mapping[str, Callable[[], Awaitable[World]]] = {
         polled,
         counted_twice,
         counted_as_absent,
+        acknowledged,
+        undone_while_it_is_counted,
         not_counted,
         target_changed,
         refused_in_all_ways,

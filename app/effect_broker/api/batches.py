@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final
 from uuid import UUID
 
@@ -30,6 +31,7 @@ from effect_contracts.canonical import parse_strict
 from effect_contracts.errors import InvalidRequest, NotFound, RequestReason
 
 _LISTED_MAX: Final = 50
+_DECISION_ID: Final = r"^[!-~]{1,200}$"
 
 router = APIRouter(
     prefix="/v1/decisions", tags=["decisions"], dependencies=[Depends(only_known_parameters)]
@@ -70,7 +72,7 @@ class BatchBody(BaseModel):
 
     model_config = STRICT
 
-    decision_id: Annotated[str, Field(pattern=r"^[!-~]{1,200}$")]
+    decision_id: Annotated[str, Field(pattern=_DECISION_ID)]
     group: _GroupBody
     conclusion: Concluded
     reason: str = Field(min_length=1, max_length=2000, repr=False)
@@ -154,11 +156,13 @@ async def list_decisions(
     return JSONResponse({"decisions": decisions})
 
 
-@router.get("/{decision_id}", responses=RESPONSES_BATCH)
+@router.get("/{decision_id:path}", responses=RESPONSES_BATCH)
 async def get_decision(request: Request, tenant: Caller, decision_id: str) -> Response:
     """Return a decision with what became of each effect, and what is unresolved in its group."""
     batching = services_of(request).batching
-    record = await batching.store.batch(tenant.tenant_id, decision_id)
+    record = None
+    if re.fullmatch(_DECISION_ID, decision_id):
+        record = await batching.store.batch(tenant.tenant_id, decision_id)
     if record is None:
         raise NotFound
     return JSONResponse(await _whole(batching, tenant.tenant_id, record))

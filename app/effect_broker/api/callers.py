@@ -43,7 +43,7 @@ async def _tenant(request: Request, credentials: Credentials) -> Tenant:
         limits.count_refused(host, api_key)
         raise
     limits.admit(tenant.tenant_id)
-    tenant.require(right_of(request.method, _route_of(request).path))
+    tenant.require(right_of(request.method, _route_of(request).path_format))
     return tenant
 
 

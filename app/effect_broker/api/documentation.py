@@ -99,10 +99,11 @@ SUBMIT_DOCUMENTATION: dict[str, Any] = {
         400: _problem("A parameter of the request is at fault"),
         401: _problem("No or an unknown API key"),
         409: _problem("The key is bound to another request; nothing was sent", CONFLICT_EXAMPLE),
-        403: _problem("The tenant is disabled"),
+        403: _problem("The key lacks the right, or the tenant is disabled"),
         413: _problem("The body is too large"),
         415: _problem("The body is not declared as JSON"),
         422: _problem("The request cannot become an intent; nothing was stored"),
+        429: _problem("The tenant makes too many requests; nothing was stored, submit again later"),
         503: _problem("The database cannot be reached; submit again"),
     },
     "openapi_extra": {
@@ -233,7 +234,7 @@ RESOLVE_DOCUMENTATION: dict[str, Any] = {
 _PROBLEMS_READ: dict[int | str, dict[str, Any]] = {
     400: _problem("A parameter of the request is at fault"),
     401: _problem("No or an unknown API key"),
-    403: _problem("The tenant is disabled"),
+    403: _problem("The key lacks the right, or the tenant is disabled"),
     503: _problem("The database cannot be reached; ask again"),
     # Keeps the framework from promising its own 422.
     "default": _problem("Any other problem"),

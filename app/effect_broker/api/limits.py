@@ -2,8 +2,8 @@
 
 Two limits, each of this process alone. A tenant's requests are counted after the key is known and
 before the body is read, so that one tenant's burst costs the others nothing but that. Keys that are
-refused are counted by the address they come from. Nobody guesses 256 random bits, however often they
-try; this limit is for the database, which is asked for each new one.
+refused are counted by the address they come from. Nobody guesses 256 random bits, however often
+they try; this limit is for the database, which is asked for each new one.
 
 Many callers may share an address, behind a proxy or a gateway. So the same refused key again counts
 for that key alone, and whoever has shown a good key to this process is never held up by strangers.

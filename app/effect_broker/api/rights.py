@@ -78,5 +78,5 @@ def check_routes(routes: Iterable[APIRoute]) -> None:
     """
     for route in routes:
         for method in route.methods or ():
-            if (method, route.path) not in OPEN:
-                right_of(method, route.path)
+            if (method, route.path_format) not in OPEN:
+                right_of(method, route.path_format)

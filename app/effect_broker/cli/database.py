@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 from datetime import datetime
 from typing import Annotated
 
 import typer
 
 from effect_broker.cli.access import Logins, logins, opened, run
+from effect_broker.cli.desk import operator
 from effect_broker.cli.output import AsJson, complain, print_json
 from effect_broker.store.restores import halt as halt_dispatch
 from effect_broker.store.restores import resume as resume_dispatch
@@ -61,12 +61,10 @@ def resume(
     if not reason.strip():
         complain("--reason is empty; say what happened")
 
-    actor = f"operator:{getpass.getuser()}"
-
     async def work(found: Logins) -> bool:
         async with opened(found.of(DatabaseRole.ADMIN)) as pool:
             return await resume_dispatch(
-                pool, lost_from=begin, lost_to=end, reason=reason, actor=actor
+                pool, lost_from=begin, lost_to=end, reason=reason, actor=operator()
             )
 
     with logins() as found:

@@ -6,7 +6,8 @@ that is given, or the only one that exists.
 
 from __future__ import annotations
 
-import getpass
+import os
+import pwd
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -93,11 +94,15 @@ def known_effect() -> Iterator[None]:
 
 
 def credential() -> str:
-    """The name of whoever runs the command."""
+    """The name of whoever runs the command.
+
+    Of the account, not of `LOGNAME` or `USER`: with those anybody would be a second person.
+    """
+    user_id = os.getuid()
     try:
-        name = getpass.getuser()
-    except (KeyError, OSError):
-        name = "unknown"
+        name = pwd.getpwuid(user_id).pw_name
+    except KeyError:
+        name = f"uid-{user_id}"  # a container without accounts
     return plain(name, 64)
 
 

@@ -23,9 +23,9 @@ from effect_broker.cli.desk import (
     EffectArgument,
     KeyOption,
     TenantOption,
+    credential,
     desk,
     known_effect,
-    operator,
 )
 from effect_broker.cli.output import AsJson, complain, print_json, print_table
 from effect_broker.faultpoints import FaultPoints
@@ -41,14 +41,17 @@ from effect_contracts import keys
 from effect_contracts.canonical import parse_strict
 from effect_contracts.document import ContractDocument
 from effect_contracts.errors import ContractInvalid, PayloadConflict, UnknownTool
+from effect_contracts.decide import Reason
 from effect_contracts.facts import EffectState
 from effect_contracts.fork import Fork, Step, fork
 from effect_contracts.trace.log import EffectLine, HeaderLine
+from effect_contracts.trace.removed import is_removed
 
 # A contract of the catalogue has some kilobytes.
 _CONTRACT_BYTES_MAX: Final = 1_048_576
 _COLUMNS: Final = ("#", "after", "pinned contract", "other contract", "")
-# In these states it is certain that the original has changed nothing at the target.
+# In these states it is certain that the original has changed nothing at the target; but for one that
+# a person has given up, whatever happened.
 _ABSENT: Final = frozenset({EffectState.FAILED_FINAL, EffectState.CANCELLED})
 
 
@@ -101,6 +104,8 @@ def _simulate(named: Named, contract: Path | None, *, as_json: bool) -> None:
 
     with logins() as found, known_effect():
         header, pinned, line = _account(run(read(found)))
+    if is_removed(line):
+        complain("retention has removed the facts of the effect; nothing can be decided on them")
     if other is not None and other.tool != line.intent.tool:
         complain(
             f"{plain(str(contract))} is a contract of {plain(other.tool)}, and the effect is one "
@@ -240,7 +245,8 @@ def _submit(named: Named, operation_key: str, *, as_json: bool) -> None:
     else:
         what = "forked" if submitted.created else "exists already, nothing new was made"
         print(f"{intent.effect_id} {intent.state.value}: {what} from {original.effect_id}")
-    if submitted.created and original.state not in _ABSENT:
+    absent = original.state in _ABSENT and original.reason != Reason.FAILED_BY_OPERATOR
+    if submitted.created and not absent:
         print(
             f"the original is {original.state.value}: if it exists at the target, there will be "
             "two",
@@ -272,5 +278,5 @@ async def _submitted(
     settings = found.settings
     renderers = adapters(SecretReferences(settings.secret_prefix, settings.secret_directory))
     intake = Intake(store, renderers, ring, vault, FaultPoints.from_environment().reach)
-    asker = Tenant(tenant_id, at.tenant.hmac_key_id, operator())
+    asker = Tenant(tenant_id, at.tenant.hmac_key_id, credential())
     return await intake.submit(asker, request)

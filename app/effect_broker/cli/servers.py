@@ -22,6 +22,10 @@ from effect_broker.cli.output import AsJson, complain, print_json
 from effect_broker.config import Role, Settings, load_settings
 
 if TYPE_CHECKING:
+    import uvicorn
+    from fastapi import FastAPI
+
+    from effect_broker.api.connections import Connections
     from effect_broker.api.services import Services
 
 # How long running requests may still take once the process was told to end. A long poll ends
@@ -151,7 +155,7 @@ async def _serve(
     import uvicorn
 
     from effect_broker.api.app import create_app
-    from effect_broker.api.connections import ACCEPTS_AT_ONCE, Connections, connections_max
+    from effect_broker.api.connections import Connections, connections_max
     from effect_broker.api.limits import RequestLimits
 
     class Server(uvicorn.Server):
@@ -196,19 +200,7 @@ async def _serve(
             connections_max=limit,
             limits=limits,
         )
-        config = uvicorn.Config(
-            app,
-            http=connections.protocol,  # type: ignore[arg-type]  # called like the class
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            backlog=ACCEPTS_AT_ONCE,
-            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-        )
-        server = Server(config)
+        server = Server(_server_config(app, connections))
         loop = asyncio.get_running_loop()
 
         def end() -> None:
@@ -218,6 +210,25 @@ async def _serve(
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end)
         await server.serve(sockets=[listening])
+
+
+def _server_config(app: FastAPI, connections: Connections) -> uvicorn.Config:
+    import uvicorn
+
+    from effect_broker.api.connections import ACCEPTS_AT_ONCE
+
+    return uvicorn.Config(
+        app,
+        http=connections.protocol,  # type: ignore[arg-type]  # called like the class
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        backlog=ACCEPTS_AT_ONCE,
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+    )
 
 
 def _url(listening: socket.socket) -> str:

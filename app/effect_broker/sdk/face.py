@@ -52,10 +52,11 @@ class Broker:
             )
 
         self._make = make
+        # Made here, so that a wrong URL or key is told where it was given.
+        self._client = make()
         self._lock = threading.Lock()
         self._closed = False
         self._running: _Running | None = None
-        self._told = repr(make()).removeprefix("Async")
         _FACES.add(self)
 
     @classmethod
@@ -76,7 +77,7 @@ class Broker:
         return cls(url, api_key, patience=patience, answer_time=answer_time, tls=tls)
 
     def __repr__(self) -> str:
-        return self._told
+        return repr(self._client).replace("AsyncBroker", type(self).__name__, 1)
 
     def __enter__(self) -> Self:
         return self
@@ -178,7 +179,7 @@ class Broker:
             if self._closed:
                 raise Closed("This client is closed.")
             if self._running is None:
-                self._running = _Running(self._make())
+                self._running = _Running(self._client)
                 weakref.finalize(self, self._running.ask_to_end).atexit = False
             running = self._running
         return running.run(call)
@@ -187,6 +188,7 @@ class Broker:
         """In a forked child: the thread is not there, and the connections are the parent's."""
         self._lock = threading.Lock()
         self._running = None
+        self._client = self._make()
 
 
 class _Running:
@@ -253,8 +255,7 @@ _FACES: Final[weakref.WeakSet[Broker]] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    for face in list(_FACES):
-        face._forget()
+    pass
 
 
 os.register_at_fork(after_in_child=_forked)

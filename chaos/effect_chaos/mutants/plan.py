@@ -30,7 +30,7 @@ _STEPS: Final = (
         f"{_PROTOCOL}test_{name}*.py"
         for name in ("count", "dispatch", "facts", "guards", "resolution", "runs")
     ),
-    *(f"{_PROTOCOL}test_{name}*.py" for name in ("transactional", "walk", "wishes", "core")),
+    *(f"{_PROTOCOL}test_{name}*.py" for name in ("transactional", "after", "wishes", "core")),
 )
 _CHECK: Final = (f"{_TRACE}test_rules.py", f"{_TRACE}test_forgeries.py")
 
@@ -56,20 +56,11 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.http_settings": (*_DOCUMENT, *_HTTP),
     "effect_contracts.keys": (f"{_CONTRACTS}test_keys*.py", f"{_CONTRACTS}test_core_*.py"),
     "effect_contracts.life": (f"{_CONTRACTS}test_life*.py", f"{_CONTRACTS}test_core_*.py"),
+    "effect_contracts.operations": _DECIDE,
     "effect_contracts.patterns": (f"{_CONTRACTS}test_patterns*.py", *_DOCUMENT),
     "effect_contracts.receipts": (f"{_CONTRACTS}test_core_*.py", *_STEPS, *_CHECK),
     "effect_contracts.retention": (f"{_CONTRACTS}test_core_*.py", *_DOCUMENT, *_STEPS),
     "effect_contracts.section": _DOCUMENT,
-    "effect_contracts.trace.chain": _CHECK,
-    "effect_contracts.trace.check": _CHECK,
-    "effect_contracts.trace.findings": _CHECK,
-    "effect_contracts.trace.guards": _CHECK,
-    "effect_contracts.trace.kinds": _CHECK,
-    "effect_contracts.trace.log": _CHECK,
-    "effect_contracts.trace.receipt": _CHECK,
-    "effect_contracts.trace.replay": _CHECK,
-    "effect_contracts.trace.standing": _CHECK,
-    "effect_contracts.trace.timeline": _CHECK,
 }
 
 LEFT_OUT: Final[dict[str, str]] = {
@@ -123,6 +114,8 @@ def suite(module: str) -> tuple[str, ...]:
     by_name = tuple(f"{folder}test_*{topic}*.py" for folder in (_CONTRACTS, _PROTOCOL, _ADAPTERS))
     if package == "effect_broker.protocol":
         return (*by_name, *_STEPS)
+    if package == "effect_contracts.trace":
+        return _CHECK
     return (*by_name, f"{_CONTRACTS}test_core_*.py")
 
 

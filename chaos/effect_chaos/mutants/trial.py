@@ -6,6 +6,7 @@ spins is ended by the kernel, and that in a baseline the functions that each tes
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -26,6 +27,7 @@ _SPIN_TIMES: Final = 10.0
 # A test that makes millions of calls has long entered what it enters. What it enters later is not
 # seen, so it does not meet mutants there: they can survive wrongly, never die wrongly.
 _CALLS_MAX: Final = 500_000
+_PLUGINS: Final = ("pytest_asyncio.plugin", "pytest_timeout", "_hypothesis_pytestplugin")
 # The test that is running, by its id: all that is left of a run that had to be killed.
 CURRENT: Final = Path("current.txt")
 
@@ -78,6 +80,8 @@ def run(order: Order, traced: Path | None) -> Verdict:
         traced: a file whose functions are watched, for a baseline.
     """
     verdict = Verdict()
+    # To look for plugins in every installed distribution takes as long as to run most mutants.
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     _calm_hypothesis()
     trial = _Trial(order, verdict, _Watch(traced) if traced else None)
     longest = max(order.seconds.values(), default=0.0) if order.seconds else 60.0
@@ -88,8 +92,7 @@ def run(order: Order, traced: Path | None) -> Verdict:
         "--tb=short",
         "-p",
         "no:cacheprovider",
-        "-p",
-        "no:randomly",
+        *(word for plugin in _PLUGINS for word in ("-p", plugin)),
         # What was imported before the fork cannot be rewritten; none of it is a test.
         "-W",
         "ignore::pytest.PytestAssertRewriteWarning",

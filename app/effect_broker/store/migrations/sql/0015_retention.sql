@@ -37,7 +37,8 @@ CREATE FUNCTION effect_broker.keep_what_is_open() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, effect_broker, pg_temp AS $$
 BEGIN
     PERFORM 1 FROM effect_broker.effect_intents AS i
-    WHERE i.tenant_id = OLD.tenant_id AND i.effect_id = OLD.effect_id AND i.retention_stage = 0;
+    WHERE i.tenant_id = OLD.tenant_id AND i.effect_id = OLD.effect_id
+      AND (i.retention_stage = 0 OR i.alert IS NOT NULL);
     IF FOUND THEN
         RAISE EXCEPTION 'rows of an effect that is not being pruned are kept'
             USING ERRCODE = 'EB001';
