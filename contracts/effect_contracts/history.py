@@ -322,7 +322,7 @@ class Fold:
             case _:
                 pass
         self._contradicted |= members.get("contradicts") is True
-        if kind is EventKind.ACKNOWLEDGED:
+        if record.kind == EventKind.ACKNOWLEDGED.value:
             self._contradicted = False
 
 

@@ -180,7 +180,7 @@ class Broker:
                 raise Closed("This client is closed.")
             if self._running is None:
                 self._running = _Running(self._client)
-                weakref.finalize(self, self._running.ask_to_end).atexit = False
+                pass
             running = self._running
         return running.run(call)
 
@@ -255,7 +255,8 @@ _FACES: Final[weakref.WeakSet[Broker]] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    pass
+    for face in list(_FACES):
+        face._forget()
 
 
 os.register_at_fork(after_in_child=_forked)
