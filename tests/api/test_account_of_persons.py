@@ -1,4 +1,4 @@
-"""What persons have done, and what followed from it, is an account that is verified like any other."""
+"""What persons have done, and what followed from it, is an account that is verified like any."""
 
 from __future__ import annotations
 

@@ -98,6 +98,10 @@ def test_an_interrupted_caller_interrupts_no_effect(scene: Scene, broker: Broker
     with pytest.raises(KeyboardInterrupt):
         broker.result(effect)
     interrupting.join()
+    running = broker._running
+    assert running is not None
+    # Nobody goes on to wait for a caller who has gone.
+    wait_until(lambda: not asyncio.all_tasks(running._loop) or None, "the call has ended")
     scene.broker.target.client.release("interrupted")
     assert isinstance(broker.result(effect, deadline=PATIENT), Succeeded)
 

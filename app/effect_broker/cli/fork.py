@@ -39,9 +39,9 @@ from effect_broker.store.export import TraceSelection, export_trace
 from effect_broker.store.roles import DatabaseRole
 from effect_contracts import keys
 from effect_contracts.canonical import parse_strict
+from effect_contracts.decide import Reason
 from effect_contracts.document import ContractDocument
 from effect_contracts.errors import ContractInvalid, PayloadConflict, UnknownTool
-from effect_contracts.decide import Reason
 from effect_contracts.facts import EffectState
 from effect_contracts.fork import Fork, Step, fork
 from effect_contracts.trace.log import EffectLine, HeaderLine
@@ -50,8 +50,8 @@ from effect_contracts.trace.removed import is_removed
 # A contract of the catalogue has some kilobytes.
 _CONTRACT_BYTES_MAX: Final = 1_048_576
 _COLUMNS: Final = ("#", "after", "pinned contract", "other contract", "")
-# In these states it is certain that the original has changed nothing at the target; but for one that
-# a person has given up, whatever happened.
+# In these states it is certain that the original has changed nothing at the target; but for one
+# that a person has given up, whatever happened.
 _ABSENT: Final = frozenset({EffectState.FAILED_FINAL, EffectState.CANCELLED})
 
 

@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -23,7 +23,6 @@ from effect_broker.config import Role, Settings, load_settings
 
 if TYPE_CHECKING:
     import uvicorn
-    from fastapi import FastAPI
 
     from effect_broker.api.connections import Connections
     from effect_broker.api.services import Services
@@ -212,7 +211,7 @@ async def _serve(
         await server.serve(sockets=[listening])
 
 
-def _server_config(app: FastAPI, connections: Connections) -> uvicorn.Config:
+def _server_config(app: Callable[..., Any], connections: Connections) -> uvicorn.Config:
     import uvicorn
 
     from effect_broker.api.connections import ACCEPTS_AT_ONCE

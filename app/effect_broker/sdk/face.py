@@ -180,7 +180,7 @@ class Broker:
                 raise Closed("This client is closed.")
             if self._running is None:
                 self._running = _Running(self._client)
-                pass
+                weakref.finalize(self, self._running.ask_to_end).atexit = False
             running = self._running
         return running.run(call)
 
@@ -217,7 +217,7 @@ class _Running:
             ) from None
         finally:
             # Whoever is interrupted waits no longer; the effect goes on.
-            future.cancel()
+            pass
 
     def end(self) -> None:
         """Close the connections, and wait until the thread has ended."""
