@@ -1,9 +1,10 @@
 """API keys on every request: a hot key does not cost a round trip each time.
 
-Owns how long an answer about a key may be used again. A key that is revoked or has expired, a tenant
-that is disabled and a key that is new are seen after `CACHE_SECONDS` at the latest, counted from before
-the database was asked. Keys themselves are never kept, only their SHA-256, by which they are
-also found: what takes time on a wrong key is looking up a hash, which tells nothing of the key.
+Owns how long an answer about a key may be used again. A key that is revoked or has expired, a
+tenant that is disabled and a key that is new are seen after `CACHE_SECONDS` at the latest, counted
+from before the database was asked. Keys themselves are never kept, only their SHA-256, by which
+they are also found: what takes time on a wrong key is looking up a hash, which tells nothing of
+the key.
 
 Unknown keys are remembered apart from known ones, so that a flood of invented keys can push out
 each other only. An outage of the database is remembered by nobody.

@@ -46,8 +46,8 @@ WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s
 ORDER BY ordinal
 """
 
-# Decisive rows. Of the look-ups that found nothing, or no operation, the newest for each covered ordinal says all
-# that the older ones do: it began later, and so is conclusive if any of them is.
+# Decisive rows. Of the look-ups that found nothing, or no operation, the newest for each covered
+# ordinal says all that the older ones do: it began later, and so is conclusive if any of them is.
 READ_EVIDENCE: Final = """
 SELECT evidence_id, source, verdict, code, began_at, recorded_at, covers_through, external_ids,
        result_digest
