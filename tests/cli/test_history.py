@@ -178,6 +178,22 @@ def test_nothing_is_decided_on_facts_that_were_removed(acme: Cli, submit: Submit
 # Forks, live --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("reason", "certain"), [("rejected", True), ("failed_by_operator", False)])
+def test_a_live_fork_says_where_it_is_not_certain_that_the_original_is_absent(
+    acme: Cli, submit: Submit, superuser: Connection[TupleRow], reason: str, certain: bool
+) -> None:
+    effect_id = submit()
+    superuser.execute("SET session_replication_role = replica")
+    superuser.execute(
+        "UPDATE effect_broker.effect_intents SET state = 'failed_final', reason = %s,"
+        " next_action_at = NULL, receipt_digest = sha256('x')",
+        [reason],
+    )
+    ended = acme("effects", "fork", effect_id, "--live", "--operation-key", "order-1-again")
+    assert ended.code == 0, ended.err
+    assert ("there will be two" in ended.err) is not certain
+
+
 def test_a_live_fork_is_a_new_effect_of_the_same_request(
     acme: Cli, submit: Submit, superuser: Connection[TupleRow]
 ) -> None:

@@ -217,7 +217,7 @@ class _Running:
             ) from None
         finally:
             # Whoever is interrupted waits no longer; the effect goes on.
-            pass
+            future.cancel()
 
     def end(self) -> None:
         """Close the connections, and wait until the thread has ended."""
