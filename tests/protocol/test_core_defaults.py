@@ -7,7 +7,7 @@ import pkgutil
 from dataclasses import fields, is_dataclass
 
 from effect_broker import protocol
-from effect_broker.protocol.ports import Sealed
+from effect_broker.protocol.ports import ReceiptSignature, Sealed
 
 HIDDEN = {"Sealed.ciphertext", "Submission.preview"}
 # Absent, none, not yet: a value that nobody has set must not claim anything.
@@ -43,3 +43,9 @@ def test_a_value_that_nobody_has_set_claims_nothing() -> None:
     assert {name: known[name][0] for name in NUMBERS_AND_FLAGS} == NUMBERS_AND_FLAGS
     flags = {name for name, (default, _) in known.items() if default is True}
     assert flags == set()
+
+
+def test_signatures_are_compared_by_what_they_say() -> None:
+    made = ReceiptSignature("key-1", "ed25519", b"signature")
+    assert made == ReceiptSignature("key-1", "ed25519", b"signature")
+    assert made != ReceiptSignature("key-1", "ed25519", b"another")

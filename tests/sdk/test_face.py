@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -88,6 +89,15 @@ def test_a_face_that_nobody_holds_ends_its_thread(access: Access) -> None:
     wait_until(lambda: own_threads() == before or None, "the thread has ended")
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises as at a terminal, also where the tests run in the background of a shell."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_caller_interrupts_no_effect(scene: Scene, broker: Broker) -> None:
     tool = scene.offer("interrupted", attempt_deadline_seconds=60.0)
     scene.broker.target.client.script("hold(interrupted)", kind="interrupted")

@@ -214,7 +214,7 @@ def _changed_lines(source: str, code: str) -> tuple[str, str]:
     rest = range(1, shorter - head + 1)
     tail = next((i - 1 for i in rest if before[-i] != after[-i]), shorter - head)
     texts = (lines[head : len(lines) - tail] for lines in (before, after))
-    old, new = ("\n".join(line.strip() for line in text) for text in texts)
+    old, new = ("\n".join(line.strip() for line in text).strip() for text in texts)
     return old, new
 
 
