@@ -12,9 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-import pytest
-
-from tools import requires_tool
+from tools import not_for_this_platform, requires_tool
 
 START_SECONDS = 10.0
 # What a pooler has to be told before it lets in a client with session options, which it drops.
@@ -34,7 +32,7 @@ def pooler(
     program = requires_tool("pgbouncer")
     parts = urlsplit(superuser_url)
     if parts.password:
-        pytest.skip("not for this platform: a server that asks for passwords")
+        not_for_this_platform("a server that asks for passwords")
     name = parts.path.removeprefix("/")
     host = parse_qs(parts.query).get("host", [parts.hostname or ""])[0]
     port = parse_qs(parts.query).get("port", [str(parts.port or 5432)])[0]

