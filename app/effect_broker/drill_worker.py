@@ -25,7 +25,7 @@ from uuid import UUID
 
 from effect_broker import __version__, hosting
 from effect_broker.clock import SystemClock
-from effect_broker.drills import DrillRecord, DrillStatus, point_of_death
+from effect_broker.drills import SAYS_DIES, DrillRecord, DrillStatus, point_of_death
 from effect_broker.durable import DRAIN_GRACE_SECONDS, Host
 from effect_broker.faultpoints import FaultPoint
 from effect_broker.log_events import event
@@ -36,10 +36,6 @@ from effect_broker.worker import WorkerStore
 from effect_contracts.errors import NotFound
 
 _log = logging.getLogger(__name__)
-
-# What the process says of itself on standard output, for the command that has started it.
-READY: Final = "drill worker ready as "
-DIES: Final = "drill worker dies at "
 
 _BEATS_PER_TTL: Final = 3
 _LOOK_SECONDS: Final = 0.1
@@ -63,7 +59,7 @@ class DrillFault:
             return
         # Not `print`: whatever is buffered dies too, and a reader must know that it was here.
         with suppress(OSError):
-            os.write(sys.stdout.fileno(), f"{DIES}{name}\n".encode())
+            os.write(sys.stdout.fileno(), f"{SAYS_DIES}{name}\n".encode())
         os.kill(os.getpid(), signal.SIGKILL)
 
 

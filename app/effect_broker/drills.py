@@ -39,6 +39,10 @@ TAKEOVER_SECONDS_MAX: Final = DRILL_TAKEOVER_SECONDS_MAX
 TAKEOVER_SECONDS_DEFAULT: Final = 30
 LISTED_MAX: Final = 200
 
+# What the worker of a drill says on its standard output, before its id and before the point.
+SAYS_READY: Final = "drill worker ready as "
+SAYS_DIES: Final = "drill worker dies at "
+
 # The target has committed, and nobody has written it down: the loss that matters most.
 DEFAULT_POINT: Final = FaultPoint.AFTER_TARGET_ANSWER
 

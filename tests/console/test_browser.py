@@ -27,6 +27,7 @@ from unresolved.scenes import Scenes, quick
 
 TABS_MAX = 60
 NARROW = 400
+SIGN_INS_MAX = 5
 
 
 @asynccontextmanager
@@ -93,9 +94,16 @@ async def opened(
 
 
 async def sign_in(page: Page, site: str, api_key: str) -> None:
-    await page.goto(f"{site}/console/")
-    await page.get_by_label("API key").fill(api_key)
-    await page.get_by_role("button", name="Sign in").click()
+    """Sign in as a person does: a broker that says it is busy is asked again."""
+    for _ in range(SIGN_INS_MAX):
+        await page.goto(f"{site}/console/")
+        await page.get_by_label("API key").fill(api_key)
+        async with page.expect_response(lambda seen: seen.request.method == "POST") as waiting:
+            await page.get_by_role("button", name="Sign in").click()
+        answer = await waiting.value
+        if answer.status != 503:
+            break
+    assert answer.status == 303, (answer.status, await page.locator("body").inner_text())
     await page.get_by_role("heading", name="What waits").wait_for()
 
 

@@ -30,6 +30,7 @@ from effect_broker.drills import (
     EXPIRES_SECONDS_MAX,
     LISTED_MAX,
     REASON_CHARS_MAX,
+    SAYS_READY,
     TAKEOVER_SECONDS_DEFAULT,
     TAKEOVER_SECONDS_MAX,
     DrillOrder,
@@ -181,11 +182,10 @@ def worker(drill: DrillArgument, tenant_id: Annotated[str, typer.Option()]) -> N
 
     async def work(login: assembly.DatabaseLogin) -> None:
         from effect_broker.cli.drill_process import end_with_parent
-        from effect_broker.drill_worker import READY
 
         async with assembly.drill_worker(settings, login, *subject) as (made, executor_id):
             end_with_parent()
-            await made.run(lambda: print(f"{READY}{executor_id}", flush=True))
+            await made.run(lambda: print(f"{SAYS_READY}{executor_id}", flush=True))
 
     with assembly.database(settings, Role.WORKER) as login:
         asyncio.run(work(login))

@@ -13,7 +13,7 @@ import sys
 from typing import Final
 from uuid import UUID
 
-from effect_broker.drill_worker import DIES, READY
+from effect_broker.drills import SAYS_DIES, SAYS_READY
 
 _END_SECONDS: Final = 70.0  # a drain may let a send run for a minute
 
@@ -72,11 +72,11 @@ class DrillProcess:
         assert self._process.stdout is not None
         async for raw in self._process.stdout:
             line = raw.decode(errors="replace").strip()
-            if line.startswith(READY):
-                self.executor_id = line.removeprefix(READY)
+            if line.startswith(SAYS_READY):
+                self.executor_id = line.removeprefix(SAYS_READY)
                 self._is_ready.set()
-            elif line.startswith(DIES):
-                self._reached = line.removeprefix(DIES)
+            elif line.startswith(SAYS_DIES):
+                self._reached = line.removeprefix(SAYS_DIES)
         await self._process.wait()
         self._is_ready.set()
 
