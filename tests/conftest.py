@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 
 import pytest
@@ -9,6 +10,14 @@ import pytest
 from tools import NOT_FOR_THIS_PLATFORM, REQUIRE_ALL_VARIABLE, all_required
 
 pytest_plugins = ["postgres"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tell the running brokers whose turn it is; without any, nothing of them is loaded."""
+    scenes = sys.modules.get("hosting.scenes")
+    if scenes is not None:
+        scenes.enter_folder(item.path.parent)
 
 
 @pytest.hookimpl(wrapper=True)

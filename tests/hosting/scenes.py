@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, LiteralString, Self
 
@@ -34,6 +35,25 @@ READY_SECONDS = 90.0
 
 Row = dict[str, Any]
 
+# The brokers that run, each with the folder whose tests use it.
+_open: dict[Scene, Path] = {}
+_folder = Path()
+
+
+def enter_folder(folder: Path) -> None:
+    """Take note that a test of this folder is next; kill the workers that other folders have left.
+
+    A broker that a whole folder shares lasts as long as the test process. Its idle workers would
+    each take a twentieth of a processor from all the tests that follow.
+    """
+    global _folder
+    if folder == _folder:
+        return
+    _folder = folder
+    for scene, home in _open.items():
+        if home != folder:
+            scene.kill_workers()
+
 
 class Scene:
     """A running broker, with short words for what the tests do to it."""
@@ -43,6 +63,7 @@ class Scene:
         self.workers: list[ManagedProcess] = []
 
     def __enter__(self) -> Self:
+        _open[self] = _folder
         return self
 
     def __exit__(
@@ -51,6 +72,7 @@ class Scene:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        del _open[self]
         self.kill_workers()  # a drain would only cost time here
 
     # Processes -----------------------------------------------------------------------------------

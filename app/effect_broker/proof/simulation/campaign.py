@@ -7,6 +7,7 @@ is counted, and the first of each invariant is kept with its seed.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -169,8 +170,19 @@ def _parts(chunks: Iterable[tuple[int, int]], processes: int) -> Iterator[Tally]
         return
     # Not forked: the parent may have threads, and a child needs nothing of it.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_collect_less) as pool:
         yield from pool.map(_run_chunk, chunks)
+
+
+def _collect_less() -> None:
+    """Leave what is loaded out of the collector's rounds, and make them rarer.
+
+    A schedule makes thousands of small objects that live as long as it does; to look at all of them
+    again and again cost a tenth of the time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def _run_chunk(chunk: tuple[int, int]) -> Tally:
