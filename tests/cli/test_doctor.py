@@ -126,11 +126,15 @@ def test_effects_that_wait_for_a_person_or_for_nobody_are_counted(
     broker("effects", "submit", "--tool", "demo.charge", "--key", "step-3", *arguments)
     parked = broker("effects", "submit", "--tool", "demo.charge_once", "--key", "o1", *arguments)
     Sender(database, made["tenant_id"]).show(parked.json["effect_id"], Outcome.AMBIGUOUS)
-    levels = doctor()
+    ended = broker("doctor", "--json")
+    levels = _levels(ended)
     assert levels["overdue"] == "ok"
     assert levels["parked"] == "warn"
     assert levels["workers"] == "fail"
     assert levels["contracts"] == "ok"
+    (said,) = [f["text"] for f in ended.json["findings"] if f["check"] == "key_scope"]
+    assert said.startswith("1 of the 1 latest operation keys of acme for demo.charge name a place")
+    assert said.endswith("Shape: step-<n>")
     assert levels["key_scope"] == "warn"
     superuser.execute(
         "UPDATE effect_broker.effect_intents SET next_action_at = now() - interval '5 minutes'"

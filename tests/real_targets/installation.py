@@ -37,25 +37,28 @@ class NotInstalled(Exception):
 
 def node_targets() -> Path:
     """Return the directory whose `node_modules` holds the npm targets; install them if needed."""
+    return node_packages("npm", HERE / "npm")
+
+
+def node_packages(kind: str, locked: Path) -> Path:
+    """Return the directory whose `node_modules` holds what the lock in `locked` names."""
     requires_tool("node")
     npm = requires_tool("npm")
 
     def install(place: Path) -> None:
         for name in ("package.json", "package-lock.json"):
-            shutil.copy(HERE / "npm" / name, place)
+            shutil.copy(locked / name, place)
         quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
         _run([npm, "ci", *quiet, "--fetch-retries=1"], place)
 
-    return installed("npm", (NPM_LOCK,), install)
+    return installed(kind, (locked / "package-lock.json",), install)
 
 
 def python_targets() -> Path:
     """Return the interpreter that sees the targets from PyPI; install them if needed."""
 
     def install(place: Path) -> None:
-        _run([sys.executable, "-m", "venv", place], place)
-        pip = (place / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--no-input")
-        locked = (*pip, "install", "--require-hashes", "--quiet", "--retries=1")
+        locked = _into_new_environment(place)
         wheels = "--only-binary=:all:"
         _run([*locked, wheels, "-r", BUILD_LOCK], place)
         # localstripe comes as source. Without isolation, since an isolated build would fetch its
@@ -63,8 +66,16 @@ def python_targets() -> Path:
         source = ("--no-binary=localstripe", "--no-build-isolation")
         _run([*locked, wheels, *source, "-r", PYTHON_LOCK], place)
 
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    return installed(version, (BUILD_LOCK, PYTHON_LOCK), install) / "bin" / "python"
+    return installed(_python_version(), (BUILD_LOCK, PYTHON_LOCK), install) / "bin" / "python"
+
+
+def python_wheels(kind: str, lock: Path) -> Path:
+    """Return the interpreter of an environment that holds what the lock names, from wheels only."""
+
+    def install(place: Path) -> None:
+        _run([*_into_new_environment(place), "--only-binary=:all:", "-r", lock], place)
+
+    return installed(f"{kind}-{_python_version()}", (lock,), install) / "bin" / "python"
 
 
 def installed(
@@ -95,6 +106,17 @@ def installed(
     if problem is not None:
         could_not_run(f"the real targets are not installed: {problem}")
     return place
+
+
+def _into_new_environment(place: Path) -> tuple[str | Path, ...]:
+    """Make an environment, and return the command that installs into it from a lock."""
+    _run([sys.executable, "-m", "venv", place], place)
+    pip = (place / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--no-input")
+    return (*pip, "install", "--require-hashes", "--quiet", "--retries=1")
+
+
+def _python_version() -> str:
+    return f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from effect_adapters.extras import ExtraMissing, require_extra
 from effect_broker.cli.durations import span
-from effect_broker.cli.key_scope import MEANINGS, key_scopes
 from effect_broker.config import API_POOL_SIZE, WORKER_SESSIONS
 from effect_broker.keyring import KeyRing
 from effect_broker.store.diagnosis import FleetFacts, ServerFacts, SessionFacts
@@ -492,6 +492,10 @@ def _holes(document: ContractDocument, resolves: Callable[[str], bool]) -> Findi
             "set them where workers run (below EFFECT_BROKER_SECRET_PREFIX or …_DIRECTORY), and "
             "ask doctor there",
         )  # fmt: skip
+    try:
+        require_extra(document.adapter.kind)
+    except ExtraMissing as missing:
+        yield warn(check, f"{named}: {missing}", "install it where workers run, and ask there")
 
 
 def _batches(schema: Mapping[str, Any]) -> Iterator[str]:
@@ -520,20 +524,3 @@ def _references(document: ContractDocument) -> Iterator[str]:
             pending += value
         elif isinstance(value, str) and _SECRET.fullmatch(value):
             yield value
-
-
-# Operation keys ---------------------------------------------------------------------------------
-
-
-def key_scope_findings(operation_keys: Sequence[str]) -> Findings:
-    """Judge a sample of recent operation keys by their shape."""
-    scopes = key_scopes(operation_keys)
-    for scope in scopes:
-        yield warn(
-            "key_scope",
-            f"{scope.keys} of {len(operation_keys)} recent operation keys "
-            f"{MEANINGS[scope.suspicion]}. Shapes: {', '.join(scope.shapes)}",
-            "name the business intent: its object and what is done to it, as in order-<n>:charge",
-        )
-    if not scopes:
-        yield ok("key_scope", f"{len(operation_keys)} recent operation keys look like intents")

@@ -18,7 +18,9 @@ from effect_broker.assembly import key_ring
 from effect_broker.cli import checks
 from effect_broker.cli.access import Login, Logins, logins, opened, variable_name
 from effect_broker.cli.checks import Finding, Level
+from effect_broker.cli.key_scope import key_scope_findings
 from effect_broker.cli.output import AsJson, print_json, print_table
+from effect_broker.cli.subscription_checks import STANDINGS_MAX, subscription_findings
 from effect_broker.config import ConfigurationProblem, Role, Settings, load_settings
 from effect_broker.keyring import KeyRingProblem
 from effect_broker.postgres.choice import PostgresNotFound
@@ -28,6 +30,7 @@ from effect_broker.store import diagnosis
 from effect_broker.store.documents import active_documents
 from effect_broker.store.reachability import connection_trouble
 from effect_broker.store.roles import DatabaseRole
+from effect_broker.store.subscriptions import Standing, standings
 from effect_broker.store.tenants import KeyRecord, Tenants
 from effect_contracts.document import ContractDocument
 from effect_contracts.errors import ContractInvalid
@@ -113,11 +116,12 @@ def _examine_database(found: Logins) -> Iterator[Finding]:
             yield from checks.connection_findings(server, live)
     if worker is not None:
         yield from _contracts(worker, found.settings)
+        yield from _subscriptions(worker)
     yield from _ring(found.settings, fleet)
     if DatabaseRole.ADMIN in usable:
         yield from _api_keys(usable[DatabaseRole.ADMIN])
     if fleet is not None:
-        yield from checks.key_scope_findings(fleet.operation_keys)
+        yield from key_scope_findings(fleet.recent_keys)
 
 
 def _server(
@@ -180,6 +184,19 @@ def _contracts(login: Login, settings: Settings) -> Iterator[Finding]:
         )  # fmt: skip
         return
     yield from checks.contract_findings(documents, _resolver(settings))
+
+
+def _subscriptions(login: Login) -> Iterator[Finding]:
+    async def read() -> tuple[Standing, ...]:
+        async with opened(login) as pool:
+            return await standings(pool, STANDINGS_MAX)
+
+    try:
+        found = asyncio.run(read())
+    except (StoreError, ConfigurationProblem) as problem:
+        yield _unlooked("subscriptions", problem)
+        return
+    yield from subscription_findings(found)
 
 
 def _api_keys(login: Login) -> Iterator[Finding]:

@@ -150,10 +150,11 @@ WHERE p.ciphertext IS NOT NULL
 ORDER BY p.key_id
 """
 _OPERATION_KEYS: Final = """
-SELECT k.operation_key
-FROM (SELECT tenant_id FROM effect_broker.tenants ORDER BY created_at DESC LIMIT %(tenants)s) AS t
+SELECT t.name AS tenant, k.tool, k.operation_key
+FROM (SELECT tenant_id, name FROM effect_broker.tenants
+      ORDER BY created_at DESC LIMIT %(tenants)s) AS t
 CROSS JOIN LATERAL (
-    SELECT i.operation_key FROM effect_broker.effect_intents i
+    SELECT i.tool, i.operation_key FROM effect_broker.effect_intents i
     WHERE i.tenant_id = t.tenant_id
     ORDER BY i.created_at DESC, i.effect_id DESC LIMIT %(keys)s) AS k
 """
@@ -205,6 +206,15 @@ class SessionFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RecentKey:
+    """The operation key of a recent effect, and whose it is."""
+
+    tenant: str
+    tool: str
+    operation_key: str
+
+
+@dataclass(frozen=True, slots=True)
 class FleetFacts:
     """Workers, runs and effects as they stand.
 
@@ -216,6 +226,7 @@ class FleetFacts:
         overdue: effects whose next action has been due for longer than was asked.
         alerts: final effects whose target says otherwise than their receipt, by kind.
         holds: what is in force, the oldest first: kind, and what it is about in words.
+        recent_keys: the latest of each tenant, of the tenants that are youngest.
     """
 
     schema_version: str | None
@@ -234,7 +245,7 @@ class FleetFacts:
     holds: tuple[str, ...]
     hmac_key_ids: tuple[str, ...]
     payload_key_ids: tuple[str, ...]
-    operation_keys: tuple[str, ...]
+    recent_keys: tuple[RecentKey, ...]
 
 
 def look_at_server(url: str) -> ServerFacts:
@@ -302,8 +313,11 @@ def look_at_fleet(url: str, overdue_seconds: float) -> FleetFacts:
             holds=column(_HOLDS),
             hmac_key_ids=column(_HMAC_KEYS),
             payload_key_ids=column(_PAYLOAD_KEYS, {"payloads": _PAYLOADS_LOOKED_AT}),
-            operation_keys=column(
-                _OPERATION_KEYS, {"tenants": _TENANTS_MAX, "keys": KEYS_PER_TENANT}
+            recent_keys=tuple(
+                RecentKey(**row)
+                for row in connection.execute(
+                    _OPERATION_KEYS, {"tenants": _TENANTS_MAX, "keys": KEYS_PER_TENANT}
+                )
             ),
         )
 
