@@ -75,13 +75,28 @@ def _chromium() -> Path | None:
     return next((found for name in names if (found := _on_path(name))), None)
 
 
+def _nats_server() -> Path | None:
+    # Debian puts it among the programs of an administrator.
+    place = Path("/usr/sbin/nats-server")
+    return _on_path("nats-server") or (place if place.exists() else None)
+
+
+def _dovecot() -> Path | None:
+    place = Path("/usr/sbin/dovecot")
+    return _on_path("dovecot") or (place if place.exists() else None)
+
+
 FINDERS: Final[dict[str, Callable[[], Path | None]]] = {
     "chromium": _chromium,
+    "dovecot": _dovecot,
+    "nats-server": _nats_server,
     "pg_ctl": _pg_ctl,
 }
 INSTALL: Final[dict[str, str]] = {
     "chromium": "Debian: apt-get install chromium",
+    "dovecot": "Debian: apt-get install dovecot-imapd",
     "git": "Debian: apt-get install git",
+    "nats-server": "Debian: apt-get install nats-server",
     "npm": "install Node.js 20 or newer",
     "pg_ctl": "Debian: apt-get install postgresql",
     "promtool": "Debian: apt-get install prometheus",

@@ -38,6 +38,7 @@ from effect_broker.config import (
     Settings,
 )
 from effect_broker.console import ConsoleParts
+from effect_broker.event_delivery import Deliveries
 from effect_broker.evidence_inbox import EvidenceInbox
 from effect_broker.evidence_matching import Matching, match_due
 from effect_broker.faultpoints import ENV_FAULT, ENV_FAULT_DIR, FaultPoints
@@ -46,17 +47,22 @@ from effect_broker.log_events import event
 from effect_broker.metrics_ledger import FreshLedger
 from effect_broker.observability import Observed, observed, served_alone, served_beside
 from effect_broker.observed_intake import ObservedIntake
+from effect_broker.performing import Performing
 from effect_broker.postgres.choice import ServerSource, resolve_server, state_directory
 from effect_broker.postgres.container import ContainerPostgresError
 from effect_broker.postgres.embedded import EmbeddedPostgresError
+from effect_broker.probes import load_probes
 from effect_broker.process import WorkerProcess
-from effect_broker.protocol.ports import Ports, StoreError
+from effect_broker.protocol.ports import Ports, StoreError, Vault
 from effect_broker.resolving import Resolving
 from effect_broker.secretrefs import SecretReferences
 from effect_broker.store.api import PostgresApiStore
 from effect_broker.store.batches import PostgresBatches
 from effect_broker.store.console import PostgresConsole
 from effect_broker.store.drills import PostgresDrills
+from effect_broker.store.elections import PostgresElections
+from effect_broker.store.event_delivery import PostgresDeliveries
+from effect_broker.store.event_stream import PostgresStream
 from effect_broker.store.health import DatabaseHealth, database_health
 from effect_broker.store.history import PostgresHistory
 from effect_broker.store.holds import Holds
@@ -67,8 +73,11 @@ from effect_broker.store.reachability import connection_trouble
 from effect_broker.store.roles import DatabaseRole
 from effect_broker.store.runs import PostgresWorkerStore
 from effect_broker.store.sessions import PostgresSessions
+from effect_broker.store.subscriptions import PostgresSubscriptions
 from effect_broker.store.tenants import Authentication
 from effect_broker.store.tracing import PostgresTraceparents
+from effect_broker.subscriptions import Subscribing
+from effect_contracts.webhook_urls import read_networks
 
 if TYPE_CHECKING:
     from effect_broker.drill_worker import DrillWorker
@@ -173,32 +182,34 @@ def _as_user(url: str, role: DatabaseRole) -> str:
 
 
 @asynccontextmanager
-async def api_services(settings: Settings, login: DatabaseLogin) -> AsyncIterator[Services]:
+async def api_services(
+    settings: Settings,
+    login: DatabaseLogin,
+    ring: KeyRing | None = None,
+    *,
+    name: str = "effect-broker-api",
+    sessions_max: int = API_POOL_SIZE,
+) -> AsyncIterator[Services]:
     """Give what the API's routes stand on.
+
+    Args:
+        ring: instead of the one that the environment names.
+        name: of the process, for those who look at the server's sessions.
 
     Raises:
         ConfigurationProblem: the database cannot be used, or its schema is older.
         KeyRingProblem, FaultSpecInvalid.
     """
-    ring = key_ring(settings)
+    ring = ring or key_ring(settings)
     faults = fault_points(settings)
     await _check_database(settings, login, DatabaseRole.API)
-    pool = make_pool(
-        login.url, DatabaseRole.API, application_name="effect-broker-api", size_max=API_POOL_SIZE
-    )
+    pool = make_pool(login.url, DatabaseRole.API, application_name=name, size_max=sessions_max)
     clock = SystemClock()
     ledger = FreshLedger(PostgresLedgerNumbers(pool), clock.boot_seconds)
     async with pool, observed(settings, "api", new_executor_id()) as seen:
         await _check_schema(pool)
         store = PostgresApiStore(pool, signer=ring_signer(ring), observer=seen.observer)
-        lacking = sorted(await store.hmac_key_ids() - ring.hmac.keys.keys())
-        if lacking:
-            names = ", ".join(lacking[:5])
-            _log.warning(
-                "the key ring lacks hmac keys of tenants: %s",
-                names,
-                extra=event("key_ring_lacks_keys", key_ids=names),
-            )
+        await _warn_of_lacking_keys(store, ring)
         vault, inbox = AesVault(ring), PostgresInbox(pool)
         # No prefix and no directory: an API that renders requests has no use for a secret.
         renderers = adapters(SecretReferences("", None))
@@ -208,8 +219,18 @@ async def api_services(settings: Settings, login: DatabaseLogin) -> AsyncIterato
         )  # fmt: skip
         services = Services(
             intake=intake,
+            performing=Performing(
+                intake,
+                PostgresElections(pool, signer=ring_signer(ring), observer=seen.observer),
+                renderers,
+                vault,
+                new_id,
+                clock.boot_seconds,
+            ),
             reads=store,
             history=PostgresHistory(pool),
+            stream=PostgresStream(pool),
+            subscribing=subscribing(settings, pool, vault),
             unresolved=store,
             resolving=Resolving(store, new_id),
             approving=Approving(store, new_id),
@@ -255,6 +276,7 @@ async def worker(settings: Settings, login: DatabaseLogin) -> AsyncIterator[tupl
             poll_seconds=settings.queue_poll_seconds,
             drain_seconds=settings.drain_seconds,
             match_deliveries=partial(match_due, inbox, matching, process.may_dispatch),
+            deliveries=_deliveries(settings, repairs, ports, seen),
             expired=seen.metrics.expired,
             spans=seen.reading(PostgresTraceparents(repairs)),
         )
@@ -304,6 +326,7 @@ async def _worker_parts(
     """Give what the steps of a worker run on, the connections for all else that it does, and what
     watches it."""
     ring = key_ring(settings)
+    probes = load_probes(settings.probes)
     await _check_database(settings, login, DatabaseRole.WORKER)
     ttl_seconds = settings.heartbeat_ttl_seconds
     clock = SystemClock()
@@ -315,7 +338,9 @@ async def _worker_parts(
         await _check_keys(repairs, ring, settings)
         ports = Ports(
             store=PostgresWorkerStore(effects, signer=ring_signer(ring), observer=seen.observer),
-            adapters=adapters(SecretReferences(settings.secret_prefix, settings.secret_directory)),
+            adapters=adapters(
+                SecretReferences(settings.secret_prefix, settings.secret_directory), probes
+            ),
             vault=AesVault(ring),
             clock=clock,
             process=process,
@@ -405,6 +430,18 @@ def _account_in(url: str | None) -> tuple[str, str | None] | None:
 # Parts ---------------------------------------------------------------------------------------
 
 
+async def _warn_of_lacking_keys(store: PostgresApiStore, ring: KeyRing) -> None:
+    """Say at once that submits of some tenants will be refused."""
+    lacking = sorted(await store.hmac_key_ids() - ring.hmac.keys.keys())
+    if lacking:
+        names = ", ".join(lacking[:5])
+        _log.warning(
+            "the key ring lacks hmac keys of tenants: %s",
+            names,
+            extra=event("key_ring_lacks_keys", key_ids=names),
+        )
+
+
 def _evidence_inbox(
     settings: Settings, inbox: PostgresInbox, store: PostgresApiStore, vault: AesVault
 ) -> EvidenceInbox:
@@ -412,6 +449,32 @@ def _evidence_inbox(
     references = SecretReferences(settings.webhook_secret_prefix, settings.webhook_secret_directory)
     matching = Matching(inbox, store, vault, new_id)
     return EvidenceInbox(inbox, matching, vault, references, SystemClock().boot_seconds, new_id)
+
+
+def subscribing(settings: Settings, pool: Pool, vault: Vault) -> Subscribing:
+    """Make what persons and programs do with subscriptions, over a pool of the API's role."""
+    return Subscribing(
+        PostgresSubscriptions(pool),
+        PostgresStream(pool),
+        vault,
+        new_id,
+        read_networks(settings.event_networks),
+        plain_http=not settings.production,
+    )
+
+
+def _deliveries(settings: Settings, pool: Pool, ports: Ports, seen: Observed) -> Deliveries:
+    process = cast(WorkerProcess, ports.process)
+    return Deliveries(
+        PostgresDeliveries(pool),
+        ports.vault,
+        process.executor_id,
+        SystemClock().boot_seconds,
+        read_networks(settings.event_networks),
+        plain_http=not settings.production,
+        may_go_on=process.may_dispatch,
+        counts=seen.metrics.event_delivery,
+    )
 
 
 def _worker_pool(login: DatabaseLogin, name: str, size_max: int, ttl_seconds: float) -> Pool:

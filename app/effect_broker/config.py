@@ -12,7 +12,10 @@ EFFECT_BROKER_SECRET_PREFIX         `env:` references resolve below this prefix 
 EFFECT_BROKER_SECRET_DIRECTORY      `file:` references resolve below this directory only
 EFFECT_BROKER_WEBHOOK_SECRET_PREFIX     the same for the secrets of webhooks, which the API
 EFFECT_BROKER_WEBHOOK_SECRET_DIRECTORY  resolves (and no others); workers do not
+EFFECT_BROKER_EVENT_NETWORKS        networks, as CIDR separated by commas, that subscriptions may
+                                    reach although they are not public (default: none)
 EFFECT_BROKER_CONSOLE_ORIGIN        what browsers call this site, behind a proxy (https://…)
+EFFECT_BROKER_PROBES                registered probes of workers, as module:registry
 EFFECT_BROKER_WORKER_CONCURRENCY    runs that a worker holds at once (default 400)
 EFFECT_BROKER_TENANT_CONCURRENCY    of these, one tenant's (default: a quarter, at least 1)
 EFFECT_BROKER_DRAIN_SECONDS         how long SIGTERM lets sends run (default 60)
@@ -30,6 +33,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from ipaddress import ip_network
 from pathlib import Path
 
 from pydantic import Field, ValidationError, field_validator
@@ -100,7 +104,9 @@ class Settings(BaseSettings):
     secret_directory: Path | None = None
     webhook_secret_prefix: str = "EFFECT_BROKER_WEBHOOK_KEY_"
     webhook_secret_directory: Path | None = None
+    event_networks: str = ""
     console_origin: str | None = None
+    probes: str | None = None
     heartbeat_ttl_seconds: float = Field(default=HEARTBEAT_TTL_SECONDS, ge=0.5, le=60.0)
     worker_concurrency: int = Field(default=WORKER_CONCURRENCY, ge=1, le=10_000)
     tenant_concurrency: int | None = Field(default=None, ge=1, le=10_000)
@@ -138,6 +144,16 @@ class Settings(BaseSettings):
         if not re.fullmatch(r"https?://([a-z0-9.\-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?", origin):
             raise ValueError("must be like https://broker.example, without a path")
         return origin
+
+    @field_validator("event_networks")
+    @classmethod
+    def _networks(cls, text: str) -> str:
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            try:
+                ip_network(part, strict=False)
+            except ValueError:
+                raise ValueError("must be networks like 10.0.0.0/8, separated by commas") from None
+        return text
 
     @property
     def production(self) -> bool:

@@ -12,7 +12,8 @@ belong to a test account. Nothing is stored.
     found_once_by_key        with a look-up: it shows exactly the object that was made
     absence_is_shown         with a look-up: for a key that was never sent it shows nothing
 
-A new check is one coroutine and one line in `CHECKS`. Each gets the `Trial` and returns its
+`effect_broker.certification` has the hostile ones, which come after these. A new check is one
+coroutine and one line in `CHECKS`. Each gets the `Trial` and returns its
 `Result`, or None where the contract promises nothing of the kind.
 """
 
@@ -58,6 +59,14 @@ class Result:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request or look-up of a trial, and what the target said."""
+
+    looked: bool
+    said: str
+
+
 class Clock(Protocol):
     """What the trial needs of time; `effect_broker.clock.SystemClock` is one."""
 
@@ -78,6 +87,8 @@ class Trial:
             counts there.
         first: the plain request's answer, once it was sent.
         arrived_before: what `arrivals` said before it was sent.
+        exchanges: every request and look-up so far, in order, with its outcome or verdict.
+        figures: what checks have measured, by name.
     """
 
     document: ContractDocument
@@ -89,6 +100,8 @@ class Trial:
     arrivals: Callable[[], Awaitable[int]] | None = None
     first: Answer | None = None
     arrived_before: int = 0
+    exchanges: list[Exchange] = field(default_factory=list)
+    figures: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.tenant_id = self.new_id()
@@ -119,7 +132,9 @@ class Trial:
             budget=self._budget(self.document.attempt_deadline_seconds),
             reach=_nowhere,
         )
-        return await self.adapter.dispatch(call)
+        answer = await self.adapter.dispatch(call)
+        self.exchanges.append(Exchange(False, answer.outcome.value))
+        return answer
 
     async def look(self, key: str) -> Finding:
         """Ask the target once for the object of a key."""
@@ -134,7 +149,9 @@ class Trial:
             budget=self._budget(timeout),
             reach=_nowhere,
         )
-        return await self.adapter.probe(call)
+        finding = await self.adapter.probe(call)
+        self.exchanges.append(Exchange(True, finding.verdict.value))
+        return finding
 
     def _budget(self, seconds: float) -> Budget:
         return Budget(self.clock.boot_seconds() + seconds, self.clock.boot_seconds)
@@ -180,7 +197,7 @@ async def accepts_the_request(trial: Trial) -> Result | None:
     return Result(
         name,
         Judgement.BROKEN,
-        f"a plain request was answered with {_said(trial.first)}; see whether the target takes "
+        f"a plain request was answered with {said(trial.first)}; see whether the target takes "
         "the key where the contract puts it, and whether the arguments are good ones",
     )
 
@@ -211,13 +228,13 @@ async def one_attempt_one_arrival(trial: Trial) -> Result | None:
         return Result(
             name, Judgement.UNPROVED, "one attempt, no arrival: the route ends somewhere else"
         )
-    said = f"one attempt, {_COUNTED.get(count, str(count))} arrivals"
+    seen = f"one attempt, {_COUNTED.get(count, str(count))} arrivals"
     if safety is SafetyClass.IDEMPOTENT:
-        return Result(name, Judgement.KEPT, f"{said}, of which the key makes one object")
+        return Result(name, Judgement.KEPT, f"{seen}, of which the key makes one object")
     return Result(
         name,
         Judgement.BROKEN,
-        f"{said}: something on the route delivers requests again; switch off its retries (for a "
+        f"{seen}: something on the route delivers requests again; switch off its retries (for a "
         "proxy, those of non-idempotent requests) before an effect goes this way",
     )
 
@@ -227,13 +244,13 @@ async def same_key_same_effect(trial: Trial) -> Result | None:
     if trial.document.safety is not SafetyClass.IDEMPOTENT:
         return None
     name = "same_key_same_effect"
-    again = await _answered(trial, trial.arguments)
+    again = await answered(trial, trial.first_key, trial.arguments)
     assert trial.first is not None, "the plain request goes first"
     if again.outcome is not Outcome.COMMITTED:
         return Result(
             name,
             Judgement.BROKEN,
-            f"the same request with the same key was answered with {_said(again)}, so a repeat "
+            f"the same request with the same key was answered with {said(again)}, so a repeat "
             "cannot settle a lost answer; use another safety class",
         )
     if again.external_id is None or trial.first.external_id is None:
@@ -254,14 +271,14 @@ async def same_key_same_effect(trial: Trial) -> Result | None:
 
 async def drift_is_refused(trial: Trial) -> Result | None:
     """The same key with other arguments is a key conflict."""
-    if trial.document.safety is not SafetyClass.IDEMPOTENT:
+    if trial.document.safety is not SafetyClass.IDEMPOTENT or not drift_is_tried(trial.document):
         return None
     name = "drift_is_refused"
     if trial.drifted is None:
         return Result(
             name, Judgement.UNPROVED, "no other arguments were found to try; give some of your own"
         )
-    answer = await _answered(trial, trial.drifted)
+    answer = await answered(trial, trial.first_key, trial.drifted)
     match answer.outcome:
         case Outcome.KEY_CONFLICT:
             return Result(name, Judgement.KEPT, f"refused with {answer.code}")
@@ -276,7 +293,7 @@ async def drift_is_refused(trial: Trial) -> Result | None:
             return Result(
                 name,
                 Judgement.BROKEN,
-                f"other arguments under the same key were answered with {_said(answer)}; list "
+                f"other arguments under the same key were answered with {said(answer)}; list "
                 "this answer under answers.key_conflict, else it is taken for the request's own",
             )
 
@@ -383,21 +400,31 @@ def _changed(value: JsonValue) -> Iterator[JsonValue]:
 # Words ----------------------------------------------------------------------------------------
 
 
-async def _answered(trial: Trial, arguments: JsonValue) -> Answer:
-    """Send again under the first key, and wait while the target is at work on it."""
+async def answered(trial: Trial, key: str, arguments: JsonValue) -> Answer:
+    """Send under a key, and again while the target says that it is at work on it."""
     until = trial.clock.boot_seconds() + _IN_PROGRESS_SECONDS_MAX
     while True:
-        answer = await trial.send(trial.first_key, arguments)
+        answer = await trial.send(key, arguments)
         if answer.outcome is not Outcome.IN_PROGRESS or trial.clock.boot_seconds() > until:
             return answer
         await trial.clock.sleep(_PAUSE_SECONDS)
+
+
+def drift_is_tried(document: ContractDocument) -> bool:
+    """Whether the target is one that compares more than the key.
+
+    A queue compares ids and no texts, and no contract on one promises more. That a key keeps its
+    arguments is then the broker's doing alone: it binds them, and stores the request before a send.
+    """
+    return document.adapter.kind not in {"nats", "sqs"}
 
 
 def _another(trial: Trial, answer: Answer) -> bool:
     return trial.first is not None and answer.external_id != trial.first.external_id
 
 
-def _said(answer: Answer) -> str:
+def said(answer: Answer) -> str:
+    """Return an answer's outcome and code, for a person."""
     return f"{answer.outcome.value} ({answer.code})"
 
 
@@ -408,10 +435,15 @@ def _nowhere(_point: str) -> None:
 __all__ = [
     "CHECKS",
     "Check",
+    "Clock",
+    "Exchange",
     "Judgement",
     "Result",
     "Trial",
+    "answered",
     "conforms",
+    "drift_is_tried",
     "drifted_arguments",
     "examine",
+    "said",
 ]

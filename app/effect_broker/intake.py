@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -31,7 +31,7 @@ from effect_broker.protocol.ports import (
     StoreBusy,
     Vault,
 )
-from effect_broker.protocol.submission import Submission, Submitted
+from effect_broker.protocol.submission import Elected, Submission, Submitted
 from effect_contracts import keys
 from effect_contracts.bounded_schema import CheckTooCostly, Work
 from effect_contracts.canonical import (
@@ -42,13 +42,14 @@ from effect_contracts.canonical import (
     parse_strict,
     request_hash,
 )
-from effect_contracts.document import ContractDocument
+from effect_contracts.document import CallerSettings, ContractDocument, sent_by_workers
 from effect_contracts.errors import (
     EffectError,
     Forbidden,
     InvalidArguments,
     InvalidPayload,
     InvalidRequest,
+    NotForCallers,
     PayloadConflict,
     PayloadReason,
     RequestReason,
@@ -205,6 +206,43 @@ class Intake:
             await self._compare(submitted.intent, request.tool, arguments)
         return submitted
 
+    async def elect(
+        self,
+        tenant: Tenant,
+        request: EffectRequest,
+        store: Callable[[Submission, ContractDocument], Awaitable[Elected]],
+    ) -> Elected:
+        """Make the intent durable together with a caller's attempt, by `store`; else as `submit`.
+
+        Raises:
+            As `submit`.
+            NotForCallers: the contract leaves the sending to workers.
+        """
+        keys.check_operation_key(request.operation_key)
+        arguments = check_value(dict(request.arguments))
+        effect_id = keys.effect_id(tenant.tenant_id, request.operation_key)
+        for _ in range(_CONTRACT_READS_MAX):
+            try:
+                submission = await self._prepared(tenant, request, arguments, effect_id)
+                document = await self._store.active_contract(request.tool)
+                if document is None or document.digest() != submission.contract_digest:
+                    continue  # it was replaced just now
+                if not isinstance(document.adapter, CallerSettings):
+                    raise NotForCallers
+            except EffectError as refusal:
+                stood = await self._standing(tenant, effect_id, request.tool, arguments, refusal)
+                return Elected(False, stood.intent)
+            try:
+                elected = await store(submission, document)
+                break
+            except ContractMoved:
+                self._store.forget_contract(request.tool)
+        else:
+            raise StoreBusy("the active contract of the tool changes too fast")
+        if not elected.created:
+            await self._compare(elected.intent, request.tool, arguments)
+        return elected
+
     async def _prepared(
         self, tenant: Tenant, request: EffectRequest, arguments: JsonValue, effect_id: UUID
     ) -> Submission:
@@ -222,7 +260,9 @@ class Intake:
         downstream_key = keys.downstream_key(
             secret, tenant.tenant_id, request.operation_key, document.key_format
         )
-        wire = self._rendered(document, arguments, downstream_key)
+        wire: bytes | None = None
+        if sent_by_workers(document):
+            wire = self._rendered(document, arguments, downstream_key)
 
         def seal(column: str, plain: bytes) -> Sealed:
             return self._vault.seal(tenant.tenant_id, effect_id, column, plain)
@@ -239,9 +279,9 @@ class Intake:
             safety=document.safety,
             downstream_key=downstream_key,
             hmac_key_id=tenant.hmac_key_id,
-            wire_digest=hashlib.sha256(wire).digest(),
+            wire_digest=None if wire is None else hashlib.sha256(wire).digest(),
             arguments=seal("arguments", canonical_bytes(arguments)),
-            wire=seal("wire", wire),
+            wire=None if wire is None else seal("wire", wire),
             preview=document.preview(arguments),
             requested_by=f"caller:{tenant.credential}",
             trace_id=request.trace_id,

@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from effect_broker.protocol.ports import ReceiptSignature, Sealed, VaultError
+from effect_contracts.certificates import certified_bytes
 from effect_contracts.signed_receipts import ALGORITHM, KEY_ID_PATTERN, signed_bytes
 
 ENV_KEY_RING = "EFFECT_BROKER_KEY_RING"
@@ -173,6 +174,30 @@ def new_key_ring(key_id: str, *, development: bool) -> str:
     return json.dumps(ring, indent=2) + "\n"
 
 
+def caller_ring(ring: KeyRing, hmac_key_id: str, encryption_key_id: str | None = None) -> str:
+    """Return the text of the least ring that submits for tenants of one HMAC key.
+
+    It holds that key and one encryption key, by default the active one, and no signing key.
+
+    Raises:
+        KeyRingProblem: the ring does not hold them.
+    """
+    sealing = encryption_key_id or ring.encryption.active
+    if sealing not in ring.encryption.keys:
+        raise KeyRingProblem(f"the key ring holds no encryption key {sealing!r}")
+
+    def only(key_id: str, key: bytes) -> dict[str, object]:
+        return {"active": key_id, "keys": {key_id: base64.b64encode(key).decode()}}
+
+    made: dict[str, object] = {
+        "encryption": only(sealing, ring.encryption.keys[sealing]),
+        "hmac": only(hmac_key_id, ring.hmac_key(hmac_key_id)),
+    }
+    if ring.development:
+        made["development"] = True
+    return json.dumps(made, indent=2) + "\n"
+
+
 class AesVault:
     """The vault of `effect_broker.protocol.ports` over a key ring.
 
@@ -222,6 +247,10 @@ class RingSigner:
     def sign(self, content: bytes) -> ReceiptSignature:
         """Sign a receipt's content; Ed25519 needs no randomness, so the same again is the same."""
         return ReceiptSignature(self._key_id, ALGORITHM, self._key.sign(signed_bytes(content)))
+
+    def sign_certificate(self, content: bytes) -> ReceiptSignature:
+        """Sign a certificate's content, which is good as no receipt's signature."""
+        return ReceiptSignature(self._key_id, ALGORITHM, self._key.sign(certified_bytes(content)))
 
 
 def ring_signer(ring: KeyRing) -> RingSigner | None:

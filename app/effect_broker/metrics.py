@@ -69,6 +69,7 @@ _STATE_EVENTS: Final = {
 }
 _IN_DOUBT: Final = frozenset({Outcome.AMBIGUOUS, Outcome.PRESUMED_AMBIGUOUS, Outcome.IN_PROGRESS})
 _FENCED: Final = ("grant_stale", "grant_owned", "probe_stale", "late_outcome", "guard")
+_EVENT_DELIVERIES: Final = ("accepted", "refused", "dead", "paused")
 _EXPIRED: Final = ("attempt", "run", "orphan", "drill")
 _STORE_ERRORS: Final = ("StoreUnavailable", "StoreBusy", "CommitUnknown", "StaleWrite", OTHER)
 
@@ -150,6 +151,14 @@ class Metrics:
         self._requeues = _counter(registry, "requeues", "Runs that the reconcile loop has started.")
         self._store_errors = _counter(
             registry, "store_errors", "Transactions that failed.", ("kind",), _STORE_ERRORS
+        )
+        self._event_deliveries = _counter(
+            registry,
+            "event_deliveries",
+            "Tries to deliver events to subscriptions: accepted or refused; and events that were "
+            "given up (dead), and subscriptions that were paused.",
+            ("outcome",),
+            _EVENT_DELIVERIES,
         )
         self._refusals = _counter(
             registry, "submits_refused", "Submits that were refused as they are.", ("code",)
@@ -317,6 +326,10 @@ class Metrics:
         """Leases have run out: `run` of dead workers, `orphan` of lost sight, `drill`."""
         if count:
             self._expirations.labels(kind).inc(count)
+
+    def event_delivery(self, outcome: str) -> None:
+        """A try to deliver an event has ended, an event was given up, a subscription paused."""
+        self._event_deliveries.labels(outcome).inc()
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Show what the process knows of itself at the moment of a scrape."""

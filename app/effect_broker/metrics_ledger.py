@@ -57,6 +57,22 @@ _PLAIN: Final = {
         "",
     ),
     "holds": ("holds", "Holds in force; they stop dispatches.", "kind"),
+    "subscriptions": ("subscriptions", "Subscriptions to events.", "state"),
+    "event_deliveries": (
+        "event_deliveries",
+        "Events that a subscription has not accepted: waiting for another try, or dead letters.",
+        "state",
+    ),
+    "event_backlog": (
+        "event_backlog",
+        "Events that subscriptions have still to read, a thousand of each at most.",
+        "",
+    ),
+    "event_oldest_seconds": (
+        "event_oldest_seconds",
+        "Age of the oldest event that a subscription in force has not accepted.",
+        "",
+    ),
     "dispatch_halted": (
         "dispatch_halted",
         "1 after a restore or a failover, until the lost interval is recorded.",
@@ -75,7 +91,9 @@ _IN_DOUBT: Final = {
 }
 # Those that are 0 where there is no row.
 _ZERO: Final = {"alerts": ("late_contradiction", "duplicate_detected"), "workers": ("live",),
-                "holds": ("paused", "frozen"), "due_oldest_seconds": ("",)}  # fmt: skip
+                "holds": ("paused", "frozen"), "due_oldest_seconds": ("",),
+                "subscriptions": ("active", "failing", "paused"),
+                "event_deliveries": ("waiting", "dead"), "event_oldest_seconds": ("",)}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

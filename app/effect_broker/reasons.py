@@ -33,7 +33,14 @@ WORDS: Final[dict[str, Words]] = {
         "target answers with its first result."
     ),
     _R.NO_COMMIT_PROVED: Words("It is proved that it has not happened, so it is sent again."),
-    _R.ATTEMPT_OPEN: Words("A worker is sending it, or was. Nobody else sends until the deadline."),
+    _R.ATTEMPT_OPEN: Words(
+        "A worker or its caller is sending it, or was. Nobody else sends until the deadline."
+    ),
+    _R.AWAITING_CALLER: Words(
+        "Its caller performs it, and nobody does now. The broker does not send it by itself.",
+        "The next perform() under the same operation key goes on. If no caller will come, record "
+        "what you know, or cancel what was never begun.",
+    ),
     _R.BACKOFF: Words("Waiting before the next attempt."),
     _R.SETTLING: Words("The answer was lost. Waiting for the next look-up at the target."),
     _R.IN_PROGRESS: Words("The target says that it is working on it; waiting as it asked."),

@@ -18,6 +18,7 @@ from typing import Protocol
 from effect_broker import __version__, repair
 from effect_broker.clock import SystemClock
 from effect_broker.durable import DRAIN_GRACE_SECONDS, EngineAway, Host
+from effect_broker.event_delivery import Deliveries
 from effect_broker.faultpoints import FaultPoints
 from effect_broker.log_events import event
 from effect_broker.process import WorkerProcess
@@ -34,6 +35,8 @@ _QUEUE_SECONDS = 1.0
 _FORGET_SECONDS = 3600.0
 _DATABASE_SECONDS = 2.0
 _DELIVERIES_SECONDS = 1.0
+_EVENTS_SECONDS = 0.5
+_STREAM_SECONDS = 10.0
 # How often a worker that has just started looks whether the engine's schema is there, and after how
 # many looks it says so again.
 _ENGINE_SECONDS = 1.0
@@ -69,6 +72,7 @@ class Worker:
         ttl_seconds: after this long without a heartbeat a peer takes over.
         drain_seconds: how long a drain lets sends run; what is longer is left as lost.
         match_deliveries: matches webhook deliveries that are due with their effects.
+        deliveries: delivers events to subscriptions.
         expired: is told of leases that have run out, by kind, and how many.
         spans: traces each step.
     """
@@ -86,12 +90,14 @@ class Worker:
         poll_seconds: float,
         drain_seconds: float,
         match_deliveries: Callable[[], Awaitable[int]] | None = None,
+        deliveries: Deliveries | None = None,
         expired: Callable[[str, int], None] = lambda kind, count: None,
         spans: Spans | None = None,
     ) -> None:
         self._expired = expired
         self._drain_seconds = drain_seconds
         self._match_due = match_deliveries
+        self._deliveries = deliveries
         self._halted = False
         self._store = store
         self._ports = ports
@@ -143,6 +149,8 @@ class Worker:
                 (_FORGET_SECONDS, self._forget),
                 (_DATABASE_SECONDS, self._watch_database),
                 (_DELIVERIES_SECONDS, self._match_deliveries),
+                (_STREAM_SECONDS, self._follow_stream),
+                (_EVENTS_SECONDS, self._deliver_events),
             )
         ]
         own = self._process.executor_id
@@ -193,6 +201,8 @@ class Worker:
             _log.warning("the drain could not be announced", extra=event("drain_unannounced"))
         # Beats go on: a draining process still holds its sends, and nobody may take them for lost.
         await self._host.drain(self._drain_seconds)
+        if self._deliveries is not None:
+            await self._deliveries.ended()
         ended = await self._process.sends_ended(DRAIN_GRACE_SECONDS)
         beat.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
@@ -260,6 +270,14 @@ class Worker:
     async def _match_deliveries(self) -> None:
         if self._match_due is not None:
             await self._match_due()
+
+    async def _follow_stream(self) -> None:
+        if self._deliveries is not None:
+            await self._deliveries.follow()
+
+    async def _deliver_events(self) -> None:
+        if self._deliveries is not None:
+            await self._deliveries.turn()
 
     async def _restore_queue(self) -> None:
         await repair.restore_queue(self._store, self._host)

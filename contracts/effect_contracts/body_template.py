@@ -30,20 +30,19 @@ def template_problem(template: Any) -> str | None:
         if isinstance(here, list):
             pending.extend(here)
         elif isinstance(here, dict):
-            marks = [name for name in here if name.startswith("$")]
-            if not marks:
+            mark = next((name for name in here if name.startswith("$")), None)
+            if mark is None:
                 pending.extend(here.values())
                 continue
-            problem = _leaf_problem(here, marks)
+            problem = _leaf_problem(here, mark)
             if problem is not None:
                 return problem
             pending.extend(here.get("$concat", ()))
     return None
 
 
-def _leaf_problem(leaf: dict[str, Any], marks: list[str]) -> str | None:
-    mark = marks[0]
-    if len(marks) > 1 or mark not in _LEAVES or not leaf.keys() <= _LEAVES[mark]:
+def _leaf_problem(leaf: dict[str, Any], mark: str) -> str | None:
+    if mark not in _LEAVES or not leaf.keys() <= _LEAVES[mark]:
         return (
             "a template object with '$' is one of {$arg: /pointer, optional or default}, "
             "{$key: true}, {$concat: […]} and {$literal: …}, with nothing beside it"

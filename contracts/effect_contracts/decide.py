@@ -21,6 +21,9 @@ again inside the transaction that grants an attempt, on the database clock.
     11   otherwise                                          unknown: an accepted operation is
                                                             polled; else by safety class
 
+Where a contract leaves the sending to callers, a dispatch of row 7, 9 or 11 is not the broker's to
+make: it waits for a caller (`effect_contracts.election` says who may be elected).
+
 Words: *deadline(a)* is the latest moment at which attempt a may still put bytes on the wire; an
 attempt is *cleared* if its own outcome, or conclusive evidence that covers its ordinal, proves
 that it did not commit; *settled-by* is the maximum of deadline(a) over all attempts that may
@@ -31,11 +34,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import assert_never
 
 from effect_contracts import operations
 from effect_contracts.backoff import exponential_seconds, jittered_seconds
+from effect_contracts.decision import Action, Decision, Reason
 from effect_contracts.facts import (
     CODE_ALREADY_EXISTS,
     CODE_REPLAYED_ERROR,
@@ -53,80 +56,15 @@ from effect_contracts.facts import (
 from effect_contracts.life import LifeEvent
 from effect_contracts.retention import key_expires_at
 
-
-class Action(StrEnum):
-    """What the broker does next."""
-
-    DISPATCH = "dispatch"
-    PROBE = "probe"
-    WAIT = "wait"
-    PARK = "park"
-    SETTLE = "settle"
-
-
-class Reason(StrEnum):
-    """The stable, stored reason of a decision; operators filter by it."""
-
-    FIRST_ATTEMPT = "first_attempt"
-    SAME_KEY_AGAIN = "same_key_again"
-    NO_COMMIT_PROVED = "no_commit_proved"
-    ATTEMPT_OPEN = "attempt_open"
-    BACKOFF = "backoff"
-    SETTLING = "settling"
-    IN_PROGRESS = "in_progress"
-    LOOK_UP = "look_up"
-    COMMITTED = "committed"
-    CANCELLED = "cancelled"
-    EXPIRED = "expired"
-    REJECTED = "rejected"
-    NEVER_SENT = "never_sent"
-    RETRIES_EXHAUSTED = "retries_exhausted"
-    PROVED_NOT_COMMITTED = "proved_not_committed"
-    FAILED_BY_OPERATOR = "failed_by_operator"
-    OUTCOME_UNKNOWN = "outcome_unknown"
-    CONTRACT_VIOLATION = "contract_violation"
-    TARGET_KEY_CONFLICT = "target_key_conflict"
-    PARTIAL_RESULT = "partial_result"
-    KEY_EXPIRED = "key_expired"
-    REPLAYED_ERROR = "replayed_error"
-    AMBIGUOUS_PROBE = "ambiguous_probe"
-    CONFLICT_UNATTRIBUTED = "conflict_unattributed"
-    PROBE_HORIZON_PASSED = "probe_horizon_passed"
-    RUN_FAILING = "run_failing"
-    PAUSED = "paused"
-    FROZEN = "frozen"
-    TENANT_DISABLED = "tenant_disabled"
-    AWAITING_APPROVAL = "awaiting_approval"
-    DATABASE_RESTORED = "database_restored"
-    TARGET_CHANGED = "target_changed"
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """One decision.
-
-    Attributes:
-        action: what to do.
-        event: the move of `effect_contracts.life` that writes it.
-        reason: why, as a stored code.
-        row: the row of the table that applied.
-        at: for `wait`, the moment (database clock) at which to ask again.
-        ordinal: for `dispatch`, the ordinal of the attempt that may be granted.
-        lost: ordinals of open attempts past their deadline, which the writer of this decision
-            closes as `presumed_ambiguous`.
-        winner: for a success, the attempt or the evidence whose content the receipt holds.
-        freezes: automatic redispatch of this tenant's contract version must stop.
-    """
-
-    action: Action
-    event: LifeEvent
-    reason: Reason
-    row: int
-    at: datetime | None = None
-    ordinal: int | None = None
-    lost: tuple[int, ...] = ()
-    winner: Attempt | Evidence | None = None
-    freezes: bool = False
+__all__ = [
+    "Action",
+    "Decision",
+    "Reason",
+    "conclusive_from",
+    "deadline",
+    "decide",
+    "settled_by",
+]
 
 
 def deadline(attempt: Attempt, policy: Policy) -> datetime:
@@ -188,7 +126,7 @@ class _Case:
     now: datetime
 
     def decision(self) -> Decision:
-        return (
+        decided = (
             self._commit_decision()
             or self._refusal_decision()
             or self._open_decision()
@@ -197,6 +135,8 @@ class _Case:
             or self._held(self._unknown_decision())
             or self._unreachable()
         )
+        awaits = self.policy.awaits_caller and decided.action is Action.DISPATCH
+        return self._awaiting_caller(decided) if awaits else decided
 
     # Rows 1, 2 and 2b ---------------------------------------------------------------------
 
@@ -331,6 +271,25 @@ class _Case:
         if all(a.outcome is Outcome.NOT_SENT for a in attempts):
             return self._fail(Reason.NEVER_SENT, 10)
         return self._fail(Reason.RETRIES_EXHAUSTED, 10)
+
+    def _awaiting_caller(self, granted: Decision) -> Decision:
+        """An attempt would be granted, and only a caller can make it: wait for one.
+
+        What has to be sent before a moment is looked at again then: a first attempt expires, and
+        a key that is forgotten leaves only a look-up or a person.
+        """
+        at: datetime | None = None
+        if not self.facts.attempts:
+            at = self.facts.send_before
+        elif granted.reason is Reason.SAME_KEY_AGAIN:
+            expires_at = key_expires_at(self.facts.attempts, self.policy)
+            assert expires_at is not None, "the key lives through the attempt that was granted"
+            # The first moment at which no whole attempt fits; the clock's resolution is 1 µs.
+            whole = timedelta(seconds=self._attempt_seconds())
+            at = expires_at - whole + timedelta(microseconds=1)
+        action = Action.PARK if at is None else Action.WAIT
+        event = self._resting_event()
+        return Decision(action, event, Reason.AWAITING_CALLER, granted.row, at=at)
 
     # Row 11 -------------------------------------------------------------------------------
 
@@ -556,12 +515,15 @@ class _Case:
         expires_at = key_expires_at(self.facts.attempts, self.policy)
         if expires_at is None:
             return False
-        whole = (
+        return at + timedelta(seconds=self._attempt_seconds()) <= expires_at
+
+    def _attempt_seconds(self) -> float:
+        """Return how long a whole attempt may take until its request has arrived."""
+        return (
             self.policy.attempt_deadline_seconds
             + self.policy.clock_margin_seconds
             + self.policy.transit_seconds
         )
-        return at + timedelta(seconds=whole) <= expires_at
 
     def _conflict_after_doubt(self) -> bool:
         """Whether the target named an existing object after an attempt that may have made it."""

@@ -19,12 +19,14 @@ from typing import Annotated, Any, Final, Literal, Self
 from jsonschema.exceptions import ValidationError as SchemaMismatch
 from pydantic import Field, ValidationError, model_validator
 
+from effect_contracts.aws_settings import S3Settings, SqsSettings
 from effect_contracts.bounded_schema import (
     ARGUMENT_STEPS_MAX,
     BoundedSchema,
     CheckTooCostly,
     Work,
 )
+from effect_contracts.caller_settings import CallerSettings
 from effect_contracts.canonical import JsonValue, canonical_bytes, parse_strict
 from effect_contracts.document_rules import broken_rules
 from effect_contracts.document_text import RuleProblems, json_text, problems_of, read_yaml
@@ -49,7 +51,10 @@ from effect_contracts.expressions import (
 from effect_contracts.facts import Policy, SafetyClass
 from effect_contracts.http_settings import Extraction, HttpSettings
 from effect_contracts.keys import KeyFormat, KeyKind
+from effect_contracts.mcp_settings import McpSettings
+from effect_contracts.nats_settings import NatsSettings
 from effect_contracts.section import Section
+from effect_contracts.smtp_settings import SmtpSettings
 from effect_contracts.webhook_settings import WebhookSettings
 
 REDACTED: Final = "[redacted]"
@@ -123,7 +128,15 @@ class SimulatedSettings(Section):
 
 # One line for each adapter that a contract may name.
 AdapterSettings = Annotated[
-    HttpSettings | PostgresSettings | SimulatedSettings,
+    HttpSettings
+    | McpSettings
+    | PostgresSettings
+    | CallerSettings
+    | SimulatedSettings
+    | SqsSettings
+    | S3Settings
+    | NatsSettings
+    | SmtpSettings,
     Field(discriminator="kind"),
 ]
 
@@ -370,12 +383,26 @@ def policy_of(document: ContractDocument) -> Policy:
     match adapter:
         case HttpSettings():
             probes, polls = adapter.probe is not None, adapter.answers.accepted is not None
+        case McpSettings():
+            probes, polls = adapter.probe is not None, False
         case PostgresSettings():
             probes, polls = True, False  # the receipt's unique key is the look-up
         case SimulatedSettings():
             probes, polls = adapter.probes, adapter.polls_operations
+        case SqsSettings() | NatsSettings():
+            probes, polls = False, False
+        case S3Settings():
+            probes, polls = True, False
+        case SmtpSettings():
+            probes, polls = adapter.mailbox is not None, False
+        case CallerSettings():
+            probes, polls = adapter.probes, False
     return Policy(
         safety=document.safety,
+        awaits_caller=not sent_by_workers(document),
+        lease_seconds_max=(
+            adapter.lease_seconds_max if isinstance(adapter, CallerSettings) else None
+        ),
         attempts_max=retry.attempts_max,
         attempt_deadline_seconds=document.attempt_deadline_seconds,
         clock_margin_seconds=document.clock_margin_seconds,
@@ -398,6 +425,18 @@ def policy_of(document: ContractDocument) -> Policy:
             None if document.oversight is None else document.oversight.approval_valid_seconds
         ),
     )
+
+
+def sent_by_workers(document: ContractDocument) -> bool:
+    """Whether a worker may send an effect of this contract by itself.
+
+    What a caller performs, a worker sends only where sending again is a replay, and only where the
+    contract says how.
+    """
+    adapter = document.adapter
+    if not isinstance(adapter, CallerSettings):
+        return True
+    return document.safety is SafetyClass.IDEMPOTENT and adapter.http is not None
 
 
 def key_format_of(key: KeySettings) -> KeyFormat:
@@ -514,6 +553,7 @@ def field_names() -> tuple[str, ...]:
 
 __all__ = [
     "AdapterSettings",
+    "CallerSettings",
     "ContractDocument",
     "KeySettings",
     "OversightSettings",
@@ -524,5 +564,6 @@ __all__ = [
     "SqlStateRule",
     "contract_json_schema",
     "field_names",
+    "sent_by_workers",
     "with_origin",
 ]

@@ -12,12 +12,17 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from effect_contracts.backoff import exponential_seconds
+from effect_contracts.caller_rules import broken_caller_rules
+from effect_contracts.caller_settings import CallerSettings
+from effect_contracts.client_rules import ClientSettings, broken_client_rules
 from effect_contracts.errors import ContractProblem
 from effect_contracts.expressions import pointer_tokens, schema_reaches
 from effect_contracts.facts import Policy, SafetyClass
 from effect_contracts.http_rules import broken_http_rules
 from effect_contracts.http_settings import HttpSettings
 from effect_contracts.keys import key_format_problem
+from effect_contracts.mcp_rules import broken_mcp_rules
+from effect_contracts.mcp_settings import McpSettings
 from effect_contracts.webhook_rules import broken_webhook_rules
 
 if TYPE_CHECKING:
@@ -57,6 +62,12 @@ def broken_rules(document: ContractDocument) -> list[ContractProblem]:
     problems = [problem for rule in RULES for problem in rule(document)]
     if isinstance(document.adapter, HttpSettings):
         problems += broken_http_rules(document, document.adapter)
+    if isinstance(document.adapter, McpSettings):
+        problems += broken_mcp_rules(document, document.adapter)
+    if isinstance(document.adapter, CallerSettings):
+        problems += broken_caller_rules(document, document.adapter)
+    if isinstance(document.adapter, ClientSettings):
+        problems += broken_client_rules(document, document.adapter)
     if document.webhook is not None:
         problems += broken_webhook_rules(document, document.webhook)
     return problems
@@ -94,7 +105,8 @@ def _reconcilable_can_look(document: ContractDocument) -> Problems:
         return
     bound = document.settlement_bound_seconds
     if not document.policy().probes:
-        place = "/adapter/probe" if isinstance(document.adapter, HttpSettings) else "/adapter"
+        has_section = isinstance(document.adapter, HttpSettings | McpSettings | CallerSettings)
+        place = "/adapter/probe" if has_section else "/adapter"
         yield ContractProblem(
             place,
             "a reconcilable contract has a probe, the look-up that finds the effect by our key; "

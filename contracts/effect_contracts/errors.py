@@ -10,7 +10,8 @@
     │   ├── InvalidPayload           422 invalid_payload
     │   ├── InvalidOperationKey      422 invalid_operation_key
     │   ├── InvalidArguments         422 invalid_arguments
-    │   └── UnknownTool              422 unknown_tool
+    │   ├── UnknownTool              422 unknown_tool
+    │   └── NotForCallers            422 not_for_callers
     ├── AccessError                  who asks, how often, or what may be seen
     │   ├── Unauthenticated          401 unauthenticated
     │   ├── Forbidden                403 forbidden
@@ -25,6 +26,9 @@
     │   ├── DecisionConflict         409 decision_conflict
     │   ├── AnotherRequest           409 another_request
     │   ├── AnotherAlert             409 another_alert
+    │   ├── CursorSuperseded         409 cursor_superseded
+    │   ├── LimitReached             409 limit_reached
+    │   ├── ElectionLost             409 election_lost
     │   └── TransitionRefused        409 illegal_transition
     ├── ContractError                a contract document is at fault
     │   ├── ContractInvalid          422 contract_invalid
@@ -43,13 +47,15 @@ published, keeps its meaning and its status.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import ClassVar, Final, TypeAlias
+from typing import ClassVar, TypeAlias
 from uuid import UUID
 
 from effect_contracts.facts import EffectState
+from effect_contracts.pointers import POINTER_CHARS_MAX as POINTER_CHARS_MAX
+from effect_contracts.pointers import json_pointer as json_pointer
 from effect_contracts.problem_codes import PROBLEM_TYPE_PREFIX as PROBLEM_TYPE_PREFIX
 from effect_contracts.problem_codes import ProblemCode as ProblemCode
 from effect_contracts.problem_codes import status_of as status_of
@@ -58,30 +64,7 @@ from effect_contracts.reasons import OperationKeyReason as OperationKeyReason
 from effect_contracts.reasons import PayloadReason as PayloadReason
 from effect_contracts.reasons import RequestReason as RequestReason
 
-# Longer pointers are cut at a member, so that a problem body and a log line stay short whatever
-# names the caller chose. A cut pointer still names a place that encloses the one at fault.
-POINTER_CHARS_MAX: Final = 512
-
 Extra: TypeAlias = str | int | list[dict[str, str]]
-
-
-def json_pointer(tokens: Iterable[str | int]) -> str:
-    """Join member names and array indices to a JSON Pointer (RFC 6901).
-
-    The pointer is cut before a name that is not printable (it could forge a log line, and half a
-    surrogate pair cannot be encoded) and at `POINTER_CHARS_MAX`. What is left still encloses the
-    place. The root is "".
-    """
-    pointer = ""
-    for token in tokens:
-        name = str(token)
-        if not name.isprintable():
-            break
-        longer = pointer + "/" + name.replace("~", "~0").replace("/", "~1")
-        if len(longer) > POINTER_CHARS_MAX:
-            break
-        pointer = longer
-    return pointer
 
 
 class EffectError(Exception):
@@ -281,6 +264,18 @@ class UnknownTool(RequestError):
         )
 
 
+class NotForCallers(RequestError):
+    """The contract of the tool leaves the sending to the broker."""
+
+    code = ProblemCode.NOT_FOR_CALLERS
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The contract of this tool does not let its caller perform it; submit it instead.",
+            field="/tool",
+        )
+
+
 # --- who asks, how often, what may be seen ---------------------------------------------------
 
 
@@ -440,6 +435,28 @@ class AnotherAlert(ConflictError):
         )
 
 
+class CursorSuperseded(ConflictError):
+    """A cursor of the event stream is of another copy of the database, or of a lost future."""
+
+    code = ProblemCode.CURSOR_SUPERSEDED
+
+    def __init__(self, *, resume: str) -> None:
+        super().__init__(
+            "The cursor is of another copy of this database. Go on after `resume`, and pass over "
+            "the events whose id you have seen.",
+            extras={"resume": resume},
+        )
+
+
+class LimitReached(ConflictError):
+    """There are as many of these as there may be; remove one first."""
+
+    code = ProblemCode.LIMIT_REACHED
+
+    def __init__(self, *, limit: int) -> None:
+        super().__init__("There are as many as there may be.", extras={"limit": limit})
+
+
 class TransitionRefused(ConflictError):
     """The effect's state does not permit what was asked."""
 
@@ -449,6 +466,20 @@ class TransitionRefused(ConflictError):
         super().__init__(
             f"An effect in state '{state.value}' does not permit this.",
             extras={"state": state.value},
+        )
+
+
+class ElectionLost(ConflictError):
+    """The caller does not hold the election any more; what it told was kept as a fact."""
+
+    code = ProblemCode.ELECTION_LOST
+
+    def __init__(self, *, effect_id: UUID, state: EffectState) -> None:
+        super().__init__(
+            "The lease had run out and somebody has gone on without this caller. What it told is "
+            "recorded as a fact; it settles the effect only as far as that permits. Do not perform "
+            "the effect again.",
+            extras={"effect_id": str(effect_id), "state": state.value},
         )
 
 

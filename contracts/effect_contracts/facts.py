@@ -243,6 +243,9 @@ class Policy:
         probe_horizon_seconds: after this without an answer, a person is asked.
         approval_valid_seconds: the first attempt has to start within this time of an approval;
             None where it needs none.
+        awaits_caller: no worker sends it; an attempt begins with a caller's election.
+        lease_seconds_max: how long a caller's attempt may be extended to in all; None where it is
+            not extended.
     """
 
     safety: SafetyClass
@@ -265,3 +268,5 @@ class Policy:
     probe_cap_seconds: float = 300.0
     probe_horizon_seconds: float = 86400.0
     approval_valid_seconds: float | None = None
+    awaits_caller: bool = False
+    lease_seconds_max: float | None = None

@@ -92,7 +92,8 @@ def fork(
         for step in _steps(line, (pinned.policy(), other.policy()), now, bounds_restart_at):
             steps.append(step)
     except Broken as problem:
-        number = (steps[-1].sequence or 0) + 1 if steps else 1
+        # Each event that was followed is a step, so the next one is what it broke on.
+        number = line.events[len(steps)].sequence
         broken = f"event {number} is not what the broker must have written: {problem.what}"
     return Fork(tuple(steps), broken)
 

@@ -32,6 +32,7 @@ from effect_contracts.facts import SafetyClass
 from effect_contracts.http_settings import (
     AnswerMatch,
     BasicAuth,
+    Body,
     DigestKey,
     EtagKey,
     FormBody,
@@ -209,7 +210,11 @@ def _headers_are_ours_to_set(_: ContractDocument, http: HttpSettings) -> Problem
 
 
 def _body_can_be_made(document: ContractDocument, http: HttpSettings) -> Problems:
-    body = http.body
+    yield from body_problems(document, http.body)
+
+
+def body_problems(document: ContractDocument, body: Body) -> Problems:
+    """Yield what is wrong with the body at `/adapter/body`."""
     if isinstance(body, NoBody):
         return
     place = "/adapter/body/content"

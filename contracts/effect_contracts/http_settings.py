@@ -412,7 +412,17 @@ class TextKey(TextLine):
     kind: Literal["text"]
 
 
-KeyMatch = Annotated[FieldKey | DigestKey | EtagKey | TextKey, Field(discriminator="kind")]
+class LineKey(TextLine):
+    """An item is ours if one line of the text at `path` is `prefix`, the key, `suffix`, exactly:
+    a marker in a text that people read, such as that of a ticket."""
+
+    kind: Literal["line"]
+    path: Expression
+
+
+KeyMatch = Annotated[
+    FieldKey | DigestKey | EtagKey | TextKey | LineKey, Field(discriminator="kind")
+]
 
 
 class AbsentRule(AnswerMatch):

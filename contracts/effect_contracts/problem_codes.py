@@ -36,7 +36,11 @@ class ProblemCode(StrEnum):
     DECISION_CONFLICT = "decision_conflict"
     ANOTHER_REQUEST = "another_request"
     ANOTHER_ALERT = "another_alert"
+    CURSOR_SUPERSEDED = "cursor_superseded"
+    LIMIT_REACHED = "limit_reached"
     ILLEGAL_TRANSITION = "illegal_transition"
+    ELECTION_LOST = "election_lost"
+    NOT_FOR_CALLERS = "not_for_callers"
     CONTRACT_INVALID = "contract_invalid"
     CONTRACT_CONFLICT = "contract_conflict"
     STORAGE_UNAVAILABLE = "storage_unavailable"
@@ -67,7 +71,10 @@ def status_of(code: ProblemCode) -> int:
             | ProblemCode.DECISION_CONFLICT
             | ProblemCode.ANOTHER_REQUEST
             | ProblemCode.ANOTHER_ALERT
+            | ProblemCode.CURSOR_SUPERSEDED
+            | ProblemCode.LIMIT_REACHED
             | ProblemCode.ILLEGAL_TRANSITION
+            | ProblemCode.ELECTION_LOST
             | ProblemCode.CONTRACT_CONFLICT
         ):
             return 409
@@ -81,6 +88,7 @@ def status_of(code: ProblemCode) -> int:
             | ProblemCode.INVALID_OPERATION_KEY
             | ProblemCode.INVALID_ARGUMENTS
             | ProblemCode.UNKNOWN_TOOL
+            | ProblemCode.NOT_FOR_CALLERS
             | ProblemCode.CONTRACT_INVALID
         ):
             return 422

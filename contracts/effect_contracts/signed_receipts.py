@@ -100,13 +100,18 @@ class SignaturePart(_Part):
     signature: str
 
 
-class SignedReceipt(_Part):
-    """A receipt with its signatures, complete in itself."""
+class SignedContent(_Part):
+    """What was signed with its signatures; a kind of it adds its format."""
 
-    format: Literal["effect-broker/signed-receipt/1"]
     content: str
     digest: str = Field(pattern=r"^[0-9a-f]{64}$")
     signatures: tuple[SignaturePart, ...] = Field(strict=False)
+
+
+class SignedReceipt(SignedContent):
+    """A receipt with its signatures, complete in itself."""
+
+    format: Literal["effect-broker/signed-receipt/1"]
 
 
 class _PublicKeyPart(_Part):
@@ -130,8 +135,15 @@ def signed_receipt(
     content: bytes, digest: bytes, signatures: Iterable[tuple[str, bytes]]
 ) -> dict[str, JsonValue]:
     """Return the document of a receipt; `signatures` are key ids with raw signatures."""
+    return signed_document(SIGNED_RECEIPT_FORMAT, content, digest, signatures)
+
+
+def signed_document(
+    format_name: str, content: bytes, digest: bytes, signatures: Iterable[tuple[str, bytes]]
+) -> dict[str, JsonValue]:
+    """Return the document of a signed content of any kind."""
     return {
-        "format": SIGNED_RECEIPT_FORMAT,
+        "format": format_name,
         "content": content.decode(),
         "digest": digest.hex(),
         "signatures": [
@@ -163,10 +175,10 @@ def read_signed_receipt(text: bytes) -> SignedReceipt:
     Raises:
         DocumentUnreadable: it is none.
     """
-    value = _parsed(text)
+    value = parsed_document(text)
     if isinstance(value, dict) and "format" not in value and "document" in value:
         raise DocumentUnreadable("this is an answer of the API; its member `document` is wanted")
-    return _validated(SignedReceipt, value)
+    return validated_document(SignedReceipt, value)
 
 
 def read_public_keys(text: bytes) -> dict[str, bytes]:
@@ -175,7 +187,7 @@ def read_public_keys(text: bytes) -> dict[str, bytes]:
     Raises:
         DocumentUnreadable: it is none, or holds what is no key.
     """
-    document = _validated(_PublicKeysPart, _parsed(text))
+    document = validated_document(_PublicKeysPart, parsed_document(text))
     keys: dict[str, bytes] = {}
     for number, (key_id, part) in enumerate(document.keys.items(), start=1):
         raw = _bytes(part.public_key, _PUBLIC_KEY_BYTES)
@@ -194,19 +206,38 @@ def verify_signed_receipt(document: SignedReceipt, keys: Mapping[str, bytes]) ->
     is known has to be there, and a bad one by a known key spoils the receipt.
     """
     content = document.content.encode("utf-8", "surrogatepass")
-    if (wrong := _content_fault(content)) is not None:
+    if (wrong := content_fault(content, RECEIPT_FORMAT, "receipt")) is not None:
         return Verdict(Check.CONTENT, wrong)
-    if not hmac.compare_digest(receipt_digest(content).hex(), document.digest):
+    return verify_signatures(
+        content, document.digest, document.signatures, keys, SIGNING_DOMAIN, "receipt"
+    )
+
+
+def verify_signatures(
+    content: bytes,
+    digest: str,
+    signatures: tuple[SignaturePart, ...],
+    keys: Mapping[str, bytes],
+    domain: bytes,
+    noun: str,
+) -> Verdict:
+    """Check the digest (hex) and the signatures of a content that was signed for one purpose.
+
+    Args:
+        domain: what stands before the content where it is signed.
+        noun: what the content is, in words.
+    """
+    if not hmac.compare_digest(receipt_digest(content).hex(), digest):
         what = "the digest is not that of the content: one of them was altered"
         return Verdict(Check.DIGEST, what)
-    if not document.signatures:
-        return Verdict(Check.SIGNATURE, "the receipt bears no signature")
-    if len({part.key_id for part in document.signatures}) != len(document.signatures):
+    if not signatures:
+        return Verdict(Check.SIGNATURE, f"the {noun} bears no signature")
+    if len({part.key_id for part in signatures}) != len(signatures):
         return Verdict(Check.SIGNATURE, "two signatures name the same key")
-    unknown = tuple(part.key_id for part in document.signatures if part.key_id not in keys)
-    known = [part for part in document.signatures if part.key_id in keys]
+    unknown = tuple(part.key_id for part in signatures if part.key_id not in keys)
+    known = [part for part in signatures if part.key_id in keys]
     for part in known:
-        if not _is_good(part, content, keys[part.key_id]):
+        if not _is_good(part, domain + content, keys[part.key_id]):
             what = f"the signature by key {part.key_id} is not over this content"
             return Verdict(Check.SIGNATURE, what, unknown=unknown)
     if not known:
@@ -216,23 +247,24 @@ def verify_signed_receipt(document: SignedReceipt, keys: Mapping[str, bytes]) ->
     return Verdict(None, f"signed by key {', '.join(by)}", by, unknown)
 
 
-def _content_fault(content: bytes) -> str | None:
+def content_fault(content: bytes, format_name: str, noun: str) -> str | None:
+    """Return what is wrong with a content: it is no JSON, of another format, or not canonical."""
     try:
         value = parse_strict(content)
         canonical = canonical_bytes(value)
     except InvalidPayload:
         return "the content is not JSON"
-    if not isinstance(value, dict) or value.get("format") != RECEIPT_FORMAT:
-        return f"the content is no receipt of the format {RECEIPT_FORMAT}"
+    if not isinstance(value, dict) or value.get("format") != format_name:
+        return f"the content is no {noun} of the format {format_name}"
     return None if canonical == content else "the content is not in its canonical spelling"
 
 
-def _is_good(part: SignaturePart, content: bytes, public_key: bytes) -> bool:
+def _is_good(part: SignaturePart, signed: bytes, public_key: bytes) -> bool:
     raw = _bytes(part.signature, _SIGNATURE_BYTES)
     if raw is None:
         return False
     try:
-        Ed25519PublicKey.from_public_bytes(public_key).verify(raw, signed_bytes(content))
+        Ed25519PublicKey.from_public_bytes(public_key).verify(raw, signed)
     except (InvalidSignature, ValueError):
         return False
     return True
@@ -257,7 +289,12 @@ def _bytes(text: str, length: int) -> bytes | None:
     return raw if len(raw) == length and _base64(raw) == text else None
 
 
-def _parsed(text: bytes) -> JsonValue:
+def parsed_document(text: bytes) -> JsonValue:
+    """Return the JSON of a document that came from outside.
+
+    Raises:
+        DocumentUnreadable: it is none.
+    """
     try:
         return parse_strict(text, bytes_max=DOCUMENT_BYTES_MAX)
     except InvalidPayload as problem:
@@ -265,7 +302,12 @@ def _parsed(text: bytes) -> JsonValue:
     raise DocumentUnreadable(what)
 
 
-def _validated(model: type[M], value: JsonValue) -> M:
+def validated_document(model: type[M], value: JsonValue) -> M:
+    """Return the document in its strict form.
+
+    Raises:
+        DocumentUnreadable: it has another shape; the place is named, no value.
+    """
     try:
         return model.model_validate(value)
     except ValidationError as problem:

@@ -392,8 +392,9 @@ async def test_a_probe_that_fails_proves_nothing(wired: Stand) -> None:
 
 def test_the_registry_serves_every_shipped_kind_once() -> None:
     served = adapters(secrets)
-    assert set(served) == {"http", "postgres"}
+    kinds = {"caller", "http", "mcp", "nats", "postgres", "s3", "smtp", "sqs"}
+    assert set(served) == kinds
     assert isinstance(served["http"], HttpAdapter)
     assert served["http"] is served["http"]
     with pytest.raises(KeyError):
-        served["smtp"]
+        served["fax"]

@@ -12,8 +12,9 @@ import pytest
 
 from effect_broker.cli import checks
 from effect_broker.cli.checks import Finding, Level
+from effect_broker.cli.key_scope import PAGE, key_scope_findings
 from effect_broker.keyring import new_key_ring, parse_key_ring
-from effect_broker.store.diagnosis import FleetFacts, ServerFacts, SessionFacts
+from effect_broker.store.diagnosis import FleetFacts, RecentKey, ServerFacts, SessionFacts
 from effect_broker.store.tenants import KeyRecord
 from effect_contracts.catalog import catalog_documents
 from effect_contracts.document import ContractDocument
@@ -37,7 +38,7 @@ FLEET = FleetFacts(
     holds=(),
     hmac_key_ids=("k1",),
     payload_key_ids=("k1",),
-    operation_keys=("order:1:charge",),
+    recent_keys=(RecentKey("acme", "demo.charge", "order:1:charge"),),
 )
 RING = parse_key_ring(new_key_ring("k1", development=False), source="test", production=True)
 
@@ -81,7 +82,7 @@ def test_a_sound_deployment_has_no_finding() -> None:
     assert bad(checks.server_findings(SERVER)) == {}
     assert bad(checks.fleet_findings(FLEET, "0003")) == {}
     assert bad(checks.ring_findings(RING, FLEET)) == {}
-    assert bad(checks.key_scope_findings(FLEET.operation_keys)) == {}
+    assert bad(key_scope_findings(FLEET.recent_keys)) == {}
     for process in ("api", "worker"):
         findings = checks.session_findings(
             SESSION, process=process, sees_all_tenants=False, production=True
@@ -227,8 +228,33 @@ def test_no_contract_at_all_is_a_warning() -> None:
     assert bad(checks.contract_findings([], lambda reference: True)) == {"contracts": Level.WARN}
 
 
-def test_suspicious_keys_warn_without_being_shown() -> None:
-    (finding,) = checks.key_scope_findings(["step-3", "order:1:charge"])
-    assert finding.level is Level.WARN
-    assert "step-<n>" in finding.text
-    assert "step-3" not in finding.text
+def _recent(tenant: str, tool: str, *keys: str) -> list[RecentKey]:
+    return [RecentKey(tenant, tool, key) for key in keys]
+
+
+def test_suspicious_keys_warn_by_tenant_and_tool_without_being_shown() -> None:
+    findings = list(
+        key_scope_findings(
+            [
+                *_recent("acme", "demo.charge", "step-3", "step-4", "turn-5", "order:17:charge"),
+                *_recent("acme", "demo.mail", "welcome:17", "mail-1732900000"),
+                *_recent("bolt", "demo.charge", "order:18:charge"),
+            ]
+        )
+    )
+    first, second = (finding.text for finding in findings)
+    assert "3 of the 4 latest operation keys of acme for demo.charge name a place" in first
+    assert "step-<n>" in first
+    assert "1 of the 2 latest operation keys of acme for demo.mail hold the time" in second
+    assert "<word>-<time>" in second
+    for finding in findings:
+        assert finding.level is Level.WARN
+        assert PAGE in str(finding.remedy)
+        assert not any(key in finding.text for key in ("step-3", "1732900000", "order:17", "bolt"))
+
+
+def test_many_tools_with_bad_keys_do_not_bury_the_other_findings() -> None:
+    recent = [key for n in range(40) for key in _recent("acme", f"tool.{n}", "step-3")]
+    findings = list(key_scope_findings(recent))
+    assert len(findings) == 13
+    assert "28 more keys of 28 more tools" in findings[-1].text

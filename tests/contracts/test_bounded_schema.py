@@ -242,3 +242,177 @@ def test_checks_of_one_value_share_their_work() -> None:
 def test_a_number_that_the_arithmetic_cannot_hold_is_neither_good_nor_bad() -> None:
     with pytest.raises(CheckTooCostly):
         accepts({"multipleOf": 0.01}, 10**400)
+
+
+# What it costs, to the step -----------------------------------------------------------------------
+
+
+class _Counted(Work):
+    """Work that is not spent, and tells how much would have been."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.spent = 0
+
+    def spend(self, steps: int) -> None:
+        assert steps >= 0
+        self.spent += steps
+
+
+def _named(count: int, value: Any = True) -> dict[str, Any]:
+    return {f"n{number:02}": value for number in range(count)}
+
+
+_WHOLE = {"type": "integer"}
+_COSTS: list[tuple[Any, Any, int]] = [
+    (True, 1, 0),
+    (False, 1, 0),
+    ({}, 1, 0),
+    ({"title": "no keyword", "$defs": {"a": _WHOLE}}, 1, 0),
+    (_WHOLE, 1, 1),
+    ({**_WHOLE, "minimum": 0}, 1, 2),
+    # A mismatch pays for its sentence as well, in which the library writes the value.
+    (_WHOLE, "x", 2),
+    (_WHOLE, "x" * 996, 2),
+    (_WHOLE, "x" * 997, 3),
+    (_WHOLE, "x" * 5000, 6),
+    ({"allOf": [True] * 5}, 1, 6),
+    ({"allOf": [_WHOLE] * 5}, 1, 11),
+    ({"anyOf": [True] * 5}, 1, 6),
+    ({"anyOf": [{"type": "null"}, _WHOLE, _WHOLE]}, 1, 7),
+    ({"anyOf": [_WHOLE]}, "x", 5),
+    ({"oneOf": [True] + [False] * 4}, 1, 6),
+    # The third is not looked at once two fit.
+    ({"oneOf": [_WHOLE] * 3}, 1, 7),
+    ({"contains": True}, [1] * 7, 8),
+    ({"dependentRequired": {"a": list(_named(20)), "b": list(_named(4))}}, {}, 4),
+    ({"dependentRequired": {"a": list(_named(20)), "b": list(_named(3))}}, {}, 3),
+    ({"dependentSchemas": _named(20)}, {"x": 1, "y": 2, "z": 3}, 6),
+    ({"items": True}, [1] * 7, 8),
+    ({"items": True}, {"a": 1}, 2),
+    ({"items": _WHOLE}, [1] * 7, 15),
+    ({"items": _WHOLE}, "abcdefg", 1),
+    ({"prefixItems": [True] * 20}, [1] * 3, 6),
+    ({"prefixItems": [True] * 2}, [1] * 30, 3),
+    ({"properties": _named(20)}, {"x": 1}, 4),
+    ({"properties": _named(3, _WHOLE)}, _named(3, 1), 7),
+    ({"propertyNames": True}, _named(7), 8),
+    ({"required": list(_named(24))}, _named(24), 4),
+    ({"required": list(_named(23))}, _named(23), 3),
+    ({"unevaluatedItems": True}, [1] * 20, 51),
+    ({"unevaluatedItems": True}, [1] * 3, 2),
+    ({"unevaluatedProperties": True}, _named(20), 51),
+    ({"pattern": "a{100}"}, "a" * 640, 1021),
+    ({"pattern": "a"}, "a" * 31, 1),
+    ({"pattern": "a"}, "a" * 32, 2),
+    ({"pattern": "^a"}, "a" * 21, 1),
+    ({"pattern": "a"}, 7, 1),
+    ({"patternProperties": {"^n": True, "x": _WHOLE}}, _named(10), 21),
+    ({"patternProperties": {"^n": _WHOLE}}, _named(10, 1), 21),
+    ({"patternProperties": {"^n": True}}, {"n" * 64: 1}, 5),
+    ({"patternProperties": {"^n": True}}, [1] * 10, 1),
+    ({"additionalProperties": True}, _named(10), 11),
+    ({"additionalProperties": _WHOLE}, _named(10, 1), 21),
+    ({"additionalProperties": False}, [1] * 10, 1),
+    ({"additionalProperties": False}, {"x": 1}, 2),
+    ({"patternProperties": {"^x": True}, "additionalProperties": _WHOLE}, {"a": 1, "b": 2}, 10),
+    ({"patternProperties": {"^x": True}, "additionalProperties": True}, {"x" * 64: 1}, 10),
+    ({"properties": {"a": True}, "additionalProperties": True}, {"a": 1}, 3),
+    ({"enum": [1]}, 1, 1),
+    ({"enum": [[0] * 20]}, [0] * 20, 4),
+    ({"enum": [_named(20)]}, _named(20), 4),
+    ({"enum": [[[1] * 7]]}, [[1] * 7], 3),
+    ({"enum": [[[1] * 8]]}, [[1] * 8], 4),
+    ({"uniqueItems": True}, list(range(20)), 21),
+    ({"uniqueItems": True}, [[1] * 16, [2] * 16], 9),
+    ({"uniqueItems": True}, [1, 1, [2] * 800], 5),
+    ({"uniqueItems": False}, list(range(20)), 1),
+    ({"uniqueItems": True}, "abc", 1),
+    ({"$ref": "#/$defs/a", "$defs": {"a": _WHOLE}}, 1, 2),
+    ({"not": {"type": "string"}}, 1, 3),
+    ({"if": _WHOLE, "then": _WHOLE, "else": False}, 1, 3),
+]
+
+
+@pytest.mark.parametrize(("schema", "value", "steps"), _COSTS)
+def test_a_check_costs_exactly_what_its_keywords_go_through(
+    schema: Any, value: Any, steps: int
+) -> None:
+    """A price that fell would let a slow check through; one that rose would refuse honest ones."""
+    work = _Counted()
+    bounded = BoundedSchema(schema)
+    fits = bounded.accepts(value, work)
+    assert work.spent == steps
+    assert bounded.accepts(value, Work(steps)) is fits
+    if steps:
+        with pytest.raises(CheckTooCostly, match="check_limit"):
+            bounded.accepts(value, Work(steps - 1))
+
+
+def test_a_contract_that_is_honest_today_stays_within_the_bounds() -> None:
+    assert (ARGUMENT_STEPS_MAX, ANSWER_STEPS_MAX) == (1_000_000, 250_000)
+
+
+def test_no_more_mismatches_are_looked_for_than_were_asked() -> None:
+    bounded = BoundedSchema({"items": _WHOLE})
+    value = ["a", 1, "b", "c"]
+    assert [list(m.path) for m in bounded.mismatches(value, _Counted())] == [[0]]
+    found = bounded.mismatches(value, _Counted(), count_max=2)
+    assert [list(m.path) for m in found] == [[0], [2]]
+    few, all_of_it = _Counted(), _Counted()
+    bounded.mismatches(value, few)
+    bounded.mismatches(value, all_of_it, count_max=9)
+    assert few.spent < all_of_it.spent
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "keyword", "path", "instance"),
+    [
+        ({"pattern": "^a"}, "b", "pattern", [], "b"),
+        ({"items": {"pattern": "^a"}}, ["a", "b"], "pattern", [1], "b"),
+        ({"patternProperties": {"^a": _WHOLE}}, {"ab": "x"}, "type", ["ab"], "x"),
+        ({"additionalProperties": False}, {"a": 1}, "additionalProperties", [], {"a": 1}),
+        ({"additionalProperties": _WHOLE}, {"a": "x"}, "type", ["a"], "x"),
+        ({"properties": {"a": {"enum": [1]}}}, {"a": 2}, "enum", ["a"], 2),
+        ({"items": {"uniqueItems": True}}, [[1, 1]], "uniqueItems", [0], [1, 1]),
+        ({"anyOf": [_WHOLE]}, "x", "anyOf", [], "x"),
+        ({"oneOf": [_WHOLE, _WHOLE]}, 1, "oneOf", [], 1),
+        ({"items": {"$ref": "#/$defs/a"}, "$defs": {"a": _WHOLE}}, ["x"], "type", [0], "x"),
+    ],
+)
+def test_a_mismatch_names_the_keyword_and_the_place(
+    schema: Any, value: Any, keyword: str, path: list[Any], instance: Any
+) -> None:
+    (found,) = BoundedSchema(schema).mismatches(value, Work(ARGUMENT_STEPS_MAX))
+    assert found.validator == keyword
+    assert list(found.path) == path
+    assert found.instance == instance
+    assert found.message
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "path"),
+    [
+        (False, 1, []),
+        ({"prefixItems": [False]}, [1], [0]),
+        ({"properties": {"a": False}}, {"a": 1}, ["a"]),
+    ],
+)
+def test_where_nothing_fits_the_place_is_named(schema: Any, value: Any, path: list[Any]) -> None:
+    whole = {"allOf": [schema]} if schema is False else schema
+    (found,) = BoundedSchema(whole).mismatches(value, Work(ARGUMENT_STEPS_MAX))
+    assert (found.validator, list(found.path), found.message) == (
+        "false", path, "nothing fits here",
+    )  # fmt: skip
+
+
+def test_a_check_that_is_given_up_says_why_and_holds_no_value() -> None:
+    nested = {"properties": {"below": {"$ref": "#"}}}
+    for schema, value, reason in (
+        (nested, _deep(5000), "recursion"),
+        ({"multipleOf": 0.01}, 10**400, "check_limit"),
+    ):
+        with pytest.raises(CheckTooCostly) as caught:
+            accepts(schema, value)
+        assert caught.value.reason == str(caught.value) == reason
+        assert caught.value.__context__ is None

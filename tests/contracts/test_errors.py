@@ -43,6 +43,10 @@ _STATUSES = {
     "decision_conflict": 409,
     "another_request": 409,
     "another_alert": 409,
+    "cursor_superseded": 409,
+    "limit_reached": 409,
+    "election_lost": 409,
+    "not_for_callers": 422,
     "second_person_required": 403,
     "illegal_transition": 409,
     "contract_conflict": 409,
@@ -83,6 +87,8 @@ _EXAMPLES: list[EffectError] = [
     errors.DecisionConflict(),
     errors.AnotherRequest(),
     errors.AnotherAlert(),
+    errors.CursorSuperseded(resume="AQ"),
+    errors.LimitReached(limit=20),
     errors.SecondPersonRequired(),
     errors.TooEarly(not_before=_MOMENT),
     errors.TransitionRefused(state=EffectState.SUCCEEDED),
@@ -92,6 +98,8 @@ _EXAMPLES: list[EffectError] = [
     errors.KeyRingMissing(key_id="k1"),
     errors.ConfigurationInvalid(setting="EFFECT_BROKER_DATABASE_URL", remedy="set it"),
     errors.InternalError(),
+    errors.NotForCallers(),
+    errors.ElectionLost(effect_id=UUID(int=7), state=EffectState.SUCCEEDED),
 ]
 
 
@@ -216,6 +224,7 @@ _TEXT_PARAMETERS = {
     ("InvalidArguments", "keyword"),
     ("Forbidden", "scope"),
     ("PayloadConflict", "field"),
+    ("CursorSuperseded", "resume"),  # a cursor: a place, and a seal over it
     ("ContractInvalid", "problems"),
     ("KeyRingMissing", "key_id"),
     ("ConfigurationInvalid", "setting"),

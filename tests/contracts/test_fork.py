@@ -4,6 +4,7 @@ rules under another."""
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from effect_contracts.decide import Action, Reason
@@ -92,3 +93,93 @@ def test_an_account_that_was_altered_is_followed_up_to_there_and_no_further() ->
     assert made.broken is not None
     assert "event 3" in made.broken
     assert [step.sequence for step in made.steps] == [1, 2]
+
+
+def _cut(line: EffectLine, kept_from: int) -> EffectLine:
+    """The account as retention leaves it: the events before that sequence are gone."""
+    kept = tuple(event for event in line.events if event.sequence >= kept_from)
+    return line.model_copy(update={"events": kept})
+
+
+def test_an_account_whose_beginning_was_pruned_is_followed_from_there() -> None:
+    header, document, line = parsed(_lost())
+    whole = fork(line, document, document, now=header.exported_at)
+    for kept_from in range(2, len(line.events) + 1):
+        made = fork(_cut(line, kept_from), document, document, now=header.exported_at)
+        assert made.broken is None, kept_from
+        assert made.steps == whole.steps[kept_from - 1 :]
+
+
+def test_what_breaks_is_named_by_its_own_sequence_though_the_beginning_was_pruned() -> None:
+    header, document, line = parsed(_lost())
+    last = len(line.events)
+    for kept_from in range(2, last):
+        events = list(_cut(line, kept_from).events)
+        for place in (0, len(events) - 1):
+            altered = list(events)
+            altered[place] = events[place].model_copy(update={"reason": "no_such_reason"})
+            cut = line.model_copy(update={"events": tuple(altered)})
+            made = fork(cut, document, document, now=header.exported_at)
+            assert made.broken is not None
+            assert made.broken.startswith(f"event {kept_from + place} is not what the broker must")
+            assert len(made.steps) == place
+
+
+def test_an_effect_of_which_no_event_is_left_is_decided_as_it_stands() -> None:
+    header, document, line = parsed(_lost())
+    nothing = line.model_copy(update={"events": (), "attempts": (), "evidence": ()})
+    (only,) = fork(nothing, document, document, now=header.exported_at).steps
+    assert (only.sequence, only.kind, only.at) == (None, "now", header.exported_at)
+
+
+def test_an_effect_that_has_not_ended_is_decided_for_now_as_well() -> None:
+    header, document, line = parsed(_lost())
+    open_still = line.model_copy(update={"events": line.events[:2]})
+    made = fork(open_still, document, document, now=header.exported_at)
+    assert [step.sequence for step in made.steps] == [1, 2, None]
+    assert (made.steps[-1].kind, made.steps[-1].at) == ("now", header.exported_at)
+
+
+def test_what_came_after_the_end_is_not_decided() -> None:
+    for lines in staged():
+        line, made = forked(lines)
+        final = {"compensated", "succeeded", "failed_final", "cancelled"}
+        ends = [event.sequence for event in line.events if event.to_state in final]
+        if ends:
+            assert [step.sequence for step in made.steps] == list(range(1, ends[0] + 1))
+        else:
+            sequences = [event.sequence for event in line.events]
+            assert [step.sequence for step in made.steps] == [*sequences, None]
+
+
+def test_a_step_is_told_to_programs_with_its_times_in_utc() -> None:
+    header, document, line = parsed(_lost())
+    elsewhere = timezone(timedelta(hours=5, minutes=30))
+    now = header.exported_at.astimezone(elsewhere)
+    steps = fork(line, document, document, now=now).steps
+    waits = [step for step in steps if step.pinned.at is not None]
+    assert waits
+    for step in (*steps, *waits):
+        told = step.to_json()
+        assert list(told) == ["sequence", "kind", "at", "pinned", "other", "differs"]
+        assert told["sequence"] == step.sequence
+        assert told["kind"] == step.kind
+        assert str(told["at"]).endswith("+00:00")
+        assert datetime.fromisoformat(str(told["at"])) == step.at
+        assert told["differs"] is False
+        assert told["pinned"] == told["other"]
+        pinned, decision = told["pinned"], step.pinned
+        assert isinstance(pinned, dict)
+        at = pinned.pop("at")
+        assert pinned == {
+            "action": decision.action.value,
+            "reason": decision.reason.value,
+            "event": decision.event.value,
+            "row": decision.row,
+            "ordinal": decision.ordinal,
+        }
+        if decision.at is None:
+            assert at is None
+        else:
+            assert str(at).endswith("+00:00")
+            assert datetime.fromisoformat(str(at)) == decision.at

@@ -322,6 +322,152 @@ def test_what_is_left_after_pruning_is_a_chain_of_its_own() -> None:
     assert folded(story()[4:]).to_json()["complete"] is False
 
 
+def test_a_chain_is_reported_to_programs_with_the_words_of_its_first_fault() -> None:
+    records = story()
+    assert checked(records).to_json() == {
+        "intact": True, "from_sequence": 1, "through_sequence": 7,
+        "broken_at_sequence": None, "what": None,
+    }  # fmt: skip
+    altered = [*records[:3], *(one.model_copy(update={"actor": "x"}) for one in records[3:])]
+    assert checked(altered, head=7).to_json() == {
+        "intact": False, "from_sequence": 1, "through_sequence": 7, "broken_at_sequence": 4,
+        "what": "its digest does not fit its content",
+    }  # fmt: skip
+    assert ChainCheck(TENANT, EFFECT, (3, b"")).report().to_json() == {
+        "intact": True, "from_sequence": None, "through_sequence": None,
+        "broken_at_sequence": None, "what": None,
+    }  # fmt: skip
+
+
+def test_a_chain_goes_on_from_the_event_before_and_from_no_other() -> None:
+    records = story()
+    before = bytes.fromhex(records[2].digest)
+
+    def words(number: int, digest: bytes) -> str | None:
+        check = ChainCheck(TENANT, EFFECT, (number, digest))
+        for record in records[3:]:
+            check.add(record)
+        return check.report().what
+
+    assert words(3, before) is None
+    assert words(2, before) == "event 2 is followed by 4"
+    assert words(4, before) == "event 4 is followed by 4"
+    assert words(5, before) == "event 5 is followed by 4"
+    for other in (bytes(32), b"\xff" * 32, b""):
+        assert words(3, other) == "it does not bear the digest of the event before"
+
+
+def test_the_head_of_a_chain_is_its_last_event_with_its_digest() -> None:
+    records = story()
+    digest = bytes.fromhex(records[6].digest)
+    for version, told in ((6, digest), (8, digest), (7, bytes(32)), (7, b"\xff" * 32)):
+        check = ChainCheck(TENANT, EFFECT)
+        for record in records:
+            check.add(record)
+        check.end(version, told)
+        report = check.report()
+        assert report.what == f"the effect names another last event, {version}, than the chain has"
+        assert (report.broken_at, report.begins_at, report.ends_at) == (None, 1, 7)
+
+
+def test_an_event_of_another_effect_does_not_fit() -> None:
+    for ids in ((TENANT, UUID(int=9)), (UUID(int=9), EFFECT)):
+        check = ChainCheck(*ids)
+        check.add(story()[0])
+        assert check.report().broken_at == 1
+
+
+# What is shown ------------------------------------------------------------------------------------
+
+
+def test_an_effect_as_it_stood_is_shown_whole() -> None:
+    records = story()
+    shown = folded(records[:6], {1: records[2].at}).to_json()
+    deeds, at = shown.pop("deeds"), [one.at.isoformat() for one in records]
+    assert shown == {
+        "sequence": 6, "at": at[5], "complete": True, "state": "succeeded", "final": True,
+        "reason": "committed", "actor": "operator:o-1", "submitted_by": "caller:c-1",
+        "drill_id": None, "look_ups": 1, "contradicted": False, "unread": [],
+        "attempts": [
+            {"ordinal": 1, "attempt_id": str(UUID(int=7)), "actor": "worker:w-1",
+             "started_at": at[1], "outcome": "presumed_ambiguous", "code": None,
+             "told_at": at[2], "late": False},
+        ],
+        "evidence": [
+            {"sequence": 5, "source": "probe", "verdict": "unknown", "code": "timeout",
+             "covers_through": 1, "actor": "worker:w-1", "at": at[4]},
+        ],
+        "resolutions": [
+            {"sequence": 6, "decision_id": "d-1", "conclusion": "committed", "covers_through": 1,
+             "actor": "operator:o-1", "at": at[5]},
+        ],
+    }  # fmt: skip
+    assert isinstance(deeds, list)
+    assert [one["sequence"] for one in deeds] == [1, 2, 3, 4, 5, 6]  # type: ignore[call-overload,index]
+    assert deeds[2] == {
+        "sequence": 3, "at": at[2], "actor": "reconciler:w-2", "kind": "wait",
+        "from_state": "dispatching", "to_state": "outcome_unknown", "reason": "crash_window",
+    }  # fmt: skip
+
+
+def test_attempts_are_shown_by_ordinal_whenever_they_were_told_of() -> None:
+    outcome = {"outcome": "rejected", "code": "declined", "late": True, "contradicts": False}
+    records = events(
+        *({"kind": "late_fact", "event": "late_fact", "from_state": "succeeded",
+           "to_state": "succeeded", "metadata": {"ordinal": ordinal, **outcome}}
+          for ordinal in (3, 1, 2))
+    )  # fmt: skip
+    attempts = folded(records[:]).to_json()["attempts"]
+    assert isinstance(attempts, list)
+    assert [one["ordinal"] for one in attempts] == [1, 2, 3]  # type: ignore[call-overload,index]
+    # The start was pruned: who sent it is not known, when it was told is.
+    assert attempts[0] == {
+        "ordinal": 1, "attempt_id": "", "actor": "worker:w-1",
+        "started_at": records[1].at.isoformat(), "outcome": "rejected", "code": "declined",
+        "told_at": records[1].at.isoformat(), "late": True,
+    }  # fmt: skip
+
+
+def test_an_outcome_that_is_known_is_not_taken_for_lost() -> None:
+    """The column may name a moment that is later than the outcome which a late sender recorded."""
+    told = {"ordinal": 1, "outcome": "rejected", "code": "declined", "late": False}
+    records = [
+        *story()[:2],
+        *events(
+            {}, {}, {"kind": "outcome_recorded", "event": "outcome_known",
+                     "from_state": "dispatching", "to_state": "prepared",
+                     "metadata": {**told, "row": "5"}}, {},
+        )[2:],
+    ]  # fmt: skip
+    then = folded(records, {1: records[3].at})
+    assert [(a.outcome, a.code) for a in then.attempts.values()] == [("rejected", "declined")]
+
+
+def test_an_attempt_of_which_no_event_was_kept_is_not_made_up() -> None:
+    then = folded(story()[3:6], {1: story()[2].at})
+    assert then.attempts == {}
+
+
+def test_a_difference_is_told_to_programs_by_its_place() -> None:
+    records = story()
+    (only,) = [
+        one.to_json()
+        for one in compare(folded(records[:1]), folded(records[:2]))
+        if one.place == "attempts.1.ordinal"
+    ]
+    assert only == {"place": "attempts.1.ordinal", "before": None, "after": 1}
+
+
+def test_what_differs_between_any_two_moments_is_no_difference() -> None:
+    places = {one.place for one in compare(folded(story()[:1]), folded(story()))}
+    assert not {place for place in places if place in {"sequence", "at", "actor"}}
+    assert not {place for place in places if place.startswith("deeds")}
+    assert "unread" not in places
+    unread = events({}, {"kind": "of_tomorrow"})
+    (found,) = [one for one in compare(folded(unread[:1]), folded(unread)) if one.place == "unread"]
+    assert (found.before, found.after) == ([], [2])
+
+
 # What it cannot reach -----------------------------------------------------------------------------
 
 HISTORY = (

@@ -87,6 +87,62 @@ def test_the_weight_is_never_less_than_the_positions(pattern: str, least: int) -
     assert least <= linear_pattern(pattern).weight <= PATTERN_WEIGHT_MAX
 
 
+@pytest.mark.parametrize(
+    ("pattern", "weight"),
+    [
+        ("", 1),
+        ("a", 2),
+        ("abc", 4),
+        ("a|b", 4),
+        ("a*b+c?", 7),
+        (r"\d\x41\u0042\p{L}", 5),
+        (r"[a-z\]]", 2),
+        (r"[\da-z]b", 3),
+        ("[^a]b", 3),
+        ("()", 2),
+        ("(?i)a", 2),
+        ("(?:a)", 3),
+        ("(?i:a)", 3),
+        ("(?P<name>ab)", 4),
+        ("(ab)", 4),
+        ("(abc)", 5),
+        ("((a)b)", 5),
+        ("(ab)(c)", 6),
+        ("a{0}", 3),
+        ("a{1}", 3),
+        ("a{2}", 4),
+        ("a{7}", 9),
+        ("a{0,7}", 9),
+        ("a{3,7}", 9),
+        ("a{3,}", 5),
+        ("ab{5}", 8),
+        ("(ab){5}", 17),
+        ("(ab|c){5}", 27),
+        ("a{2}{3}", 9),
+        ("a{2}{3}{4}", 28),
+        ("a{0}{3}", 6),
+        ("a{3}b{2}", 8),
+    ],
+)
+def test_the_weight_counts_each_position_of_what_is_repeated(pattern: str, weight: int) -> None:
+    """A bound that moved would refuse tomorrow what is registered today, or cost more."""
+    assert linear_pattern(pattern).weight == weight
+
+
+@pytest.mark.parametrize(
+    ("taken", "refused"),
+    [
+        ("a{4094}", "a{4095}"),
+        ("(a{2000}b{2000})", "(a{2000}b{2000}c{2000})"),
+        ("x" * 1024, "x" * 1025),
+    ],
+)
+def test_a_pattern_is_taken_up_to_the_bound_and_no_further(taken: str, refused: str) -> None:
+    assert linear_pattern(taken) == taken
+    with pytest.raises(ValueError, match=r"repeats too much|at most 1024"):
+        linear_pattern(refused)
+
+
 @settings(deadline=None)  # the machine may be busy
 @given(st.text(alphabet=r"ab(){}[]?*+|\^$.-,:<>=!1d&~", max_size=14))
 def test_every_text_is_a_pattern_or_a_sentence(text: str) -> None:

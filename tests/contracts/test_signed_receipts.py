@@ -97,6 +97,7 @@ def test_each_failure_names_its_check() -> None:
     "content",
     [
         '{"format": "effect-broker/receipt/1"}',
+        '{"format":"effect-broker/receipt/1"}\n',
         '{"format":"effect-broker/receipt/2"}',
         "[]",
         "",
@@ -180,3 +181,53 @@ def test_what_is_no_document_is_refused_in_words(text: bytes) -> None:
 def test_an_answer_of_the_api_is_told_from_a_document() -> None:
     with pytest.raises(DocumentUnreadable, match="document"):
         read_signed_receipt(json.dumps({"receipt": {}, "document": document()}).encode())
+
+
+def test_no_more_than_five_unknown_keys_are_spelled_out() -> None:
+    signed = [(f"k{number}", signature(CONTENT)) for number in range(1, 8)]
+    found = verdict(signed_receipt(CONTENT, receipt_digest(CONTENT), signed), {})
+    assert found.what == "signed by keys that are not among the public keys: k1, k2, k3, k4, k5"
+    assert found.unknown == ("k1", "k2", "k3", "k4", "k5", "k6", "k7")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"public_key": "AAAA"}, "key 2: public_key is not base64 of 32 bytes"),
+        ({"jwk": {}}, "key 2: its JWK is not that of its public_key and id"),
+    ],
+)
+def test_a_key_that_cannot_be_read_is_named_by_its_place_from_one(
+    change: dict[str, Any], words: str
+) -> None:
+    printed: Any = public_keys({"k1": PUBLIC, "k2": OTHER.public_key().public_bytes_raw()}, None)
+    printed["keys"]["k2"] |= change
+    with pytest.raises(DocumentUnreadable) as caught:
+        read_public_keys(json.dumps(printed).encode())
+    assert str(caught.value) == words
+
+
+@pytest.mark.parametrize("raw", [PUBLIC[:31], PUBLIC + b"x", b""])
+def test_a_public_key_of_another_length_is_refused_though_its_jwk_agrees(raw: bytes) -> None:
+    with pytest.raises(DocumentUnreadable, match="not base64 of 32 bytes"):
+        read_public_keys(json.dumps(public_keys({"k1": raw}, "k1")).encode())
+
+
+@pytest.mark.parametrize("last_byte", range(16))
+def test_a_public_key_has_one_spelling(last_byte: int) -> None:
+    """The last digit of 32 bytes has two bits that no byte uses, and a decoder passes over."""
+    raw = bytes([7] * 31 + [last_byte])
+    printed: Any = public_keys({"k1": raw}, "k1")
+    written = printed["keys"]["k1"]["public_key"]
+    digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    others = [f"{written[:-2]}{digit}=" for digit in digits]
+    same = [text for text in others if base64.b64decode(text) == raw]
+    assert len(same) == 4
+    for text in same:
+        printed["keys"]["k1"]["public_key"] = text
+        document = json.dumps(printed).encode()
+        if text == written:
+            assert read_public_keys(document) == {"k1": raw}
+        else:
+            with pytest.raises(DocumentUnreadable, match="not base64 of 32 bytes"):
+                read_public_keys(document)

@@ -9,11 +9,12 @@ from typing import Any, get_args
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from effect_broker.protocol.webhook import DeliveryStatus
 from effect_contracts.catalog import catalog_documents
 from effect_contracts.document import ContractDocument
-from effect_contracts.webhook_settings import WebhookScheme, WebhookSettings
+from effect_contracts.webhook_settings import HmacScheme, WebhookScheme, WebhookSettings
 
 from .documents import (
     IDEMPOTENT,
@@ -105,6 +106,13 @@ RULES: dict[str, tuple[dict[str, Any], list[Change], str, str, list[Change]]] = 
         "{body} once",
         [(f"{PLACE}/scheme", {**HMAC, "content": "v0:{body}"})],
     ),
+    "all of the body is signed, and once": (
+        WITH,
+        [(f"{PLACE}/scheme", {**HMAC, "content": "{body}.{body}"})],
+        f"{PLACE}/scheme/content",
+        "{body} once",
+        [],
+    ),
     "the body comes last": (
         WITH,
         [(f"{PLACE}/scheme", {**HMAC, "content": "{body}!"})],
@@ -145,6 +153,38 @@ def test_a_rule_refuses_its_breach_and_accepts_the_neighbour(rule: str) -> None:
     document(base, *neighbour)
 
 
+_BODY, _HEADERS, _URL = "/adapter/body", "/adapter/headers", "/adapter/url"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (_BODY, {"kind": "json", "content": {"ref": {"$key": True}}}),
+        (_BODY, {"kind": "text", "content": {"$concat": ["ref ", {"$key": True}]}}),
+        (_HEADERS, {"X-Plain": "x", "X-Ref": {"template": "{key}"}}),
+        (_URL, "https://api.example.com/charges/{key}"),
+        (_URL, "https://api.example.com/charges{?key}"),
+    ],
+)
+def test_the_target_is_told_the_key_in_body_header_or_url(change: Change) -> None:
+    document(KEYLESS, change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (_BODY, {"kind": "none"}),
+        (_BODY, {"kind": "json"}),
+        (_BODY, {"kind": "json", "content": {"ref": {"$arg": "/order"}}}),
+        (_HEADERS, {"X-Plain": "{key}", "X-Ref": {"template": "{order}"}}),
+        (_URL, "https://api.example.com/charges/{order}"),
+    ],
+)
+def test_a_request_without_the_key_has_not_told_it(change: Change) -> None:
+    (words,) = problems_in(KEYLESS, change).values()
+    assert "does not carry our key" in words
+
+
 @pytest.mark.parametrize(
     ("place", "value", "words"),
     [
@@ -165,6 +205,17 @@ def test_a_wrong_field_is_named_by_place_and_remedy(place: str, value: Any, word
     found = [problems[p] for p in problems if p == parent or p.startswith(place)]
     assert found, problems
     assert words in found[0]
+
+
+def test_a_section_is_taken_up_to_its_bounds_and_no_further() -> None:
+    long, many = "x" * (128 - len("{body}")) + "{body}", {f"/a{n}": "a" for n in range(32)}
+    HmacScheme(kind="hmac", header="X-Sign", content=long)
+    with pytest.raises(ValidationError, match="at most 128 characters"):
+        HmacScheme(kind="hmac", header="X-Sign", content="x" + long)
+    section = {**SECTION, "secrets": ["env:A"] * 5, "agree": many}
+    WebhookSettings.model_validate_json(json.dumps(section))
+    with pytest.raises(ValidationError, match="at most 32 items"):
+        WebhookSettings.model_validate_json(json.dumps(section | {"agree": {**many, "/b": "b"}}))
 
 
 def test_a_secret_in_the_document_is_not_repeated() -> None:

@@ -168,6 +168,11 @@ def test_several_signatures_in_one_header_are_each_tried() -> None:
     zero = "0" * 64
     header = f"t={STANDARD_AT},v1={zero},v1={STRIPE_V1},v0={zero}"
     assert isinstance(judged(VECTORS["stripe"], headers=[("stripe-signature", header)]), Authentic)
+    # What a later version of the scheme adds is passed over, whatever its name.
+    header = f"a=1,s,t={STANDARD_AT},u=2,v=3,v1={STRIPE_V1}"
+    assert isinstance(judged(VECTORS["stripe"], headers=[("stripe-signature", header)]), Authentic)
+    header = f"t={STANDARD_AT}," + f"v1={zero}," * 19 + f"v1={STRIPE_V1}"
+    assert isinstance(judged(VECTORS["stripe"], headers=[("stripe-signature", header)]), Authentic)
     nothing = base64.b64encode(bytes(32)).decode()
     signatures = f"v1,{nothing} v1a,anything {STANDARD_SIGNATURE}"
     headers = [*STANDARD_HEADERS[:2], ("webhook-signature", signatures)]
@@ -180,6 +185,8 @@ def test_several_signatures_in_one_header_are_each_tried() -> None:
         ("stripe", "Stripe-Signature", f"t={STANDARD_AT}", Refusal.HEADER_MALFORMED),
         ("stripe", "Stripe-Signature", f"v1={STRIPE_V1}", Refusal.HEADER_MALFORMED),
         ("stripe", "Stripe-Signature", f"t={STANDARD_AT},v0={STRIPE_V1}",
+         Refusal.HEADER_MALFORMED),
+        ("stripe", "Stripe-Signature", f"t={STANDARD_AT},v2={STRIPE_V1}",
          Refusal.HEADER_MALFORMED),
         ("stripe", "Stripe-Signature", f"t={STANDARD_AT},t=1,v1={STRIPE_V1}",
          Refusal.HEADER_MALFORMED),

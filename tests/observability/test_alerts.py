@@ -78,6 +78,12 @@ CASES = {
     "EffectBrokerNothingMoves": Case(
         "effect_broker_ledger_due_oldest_seconds", "60+60x9",
         "effect_broker_ledger_due_oldest_seconds", "110x9", at=6),
+    "EffectBrokerEventsLag": Case(
+        "effect_broker_ledger_event_oldest_seconds", "900+60x15",
+        "effect_broker_ledger_event_oldest_seconds", "890x15", at=8),
+    "EffectBrokerSubscriptionPaused": Case(
+        'effect_broker_event_deliveries_total{outcome="paused"}', ONCE,
+        'effect_broker_event_deliveries_total{outcome="refused"}', ONCE),
     "EffectBrokerLeasesRunOut": Case(
         'effect_broker_lease_expirations_total{kind="run"}', "0+1x20",
         'effect_broker_lease_expirations_total{kind="run"}', "0 0 4x18", at=15,

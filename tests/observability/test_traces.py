@@ -117,7 +117,14 @@ def told(scene: Scene, collector: Collector) -> dict[str, str]:
     assert scene.broker.http.post("/v1/effects", json=drifted).status_code == 409
     for kind, effect_id in effects.items():
         wanted = "effect.probe" if kind == "probed" else "effect.dispatch"
-        seen(collector, effect_id, wanted)
+        # Spans come in batches: the last one of a kind is the one that has told the end.
+        ended = KINDS[kind][2]
+        wait_until(
+            lambda e=effect_id, w=wanted, s=ended: (  # type: ignore[misc]
+                any(span.told("state") == s for span in named(seen(collector, e, w), w)) or None
+            ),
+            "the last span of an effect",
+        )
     return effects
 
 

@@ -36,13 +36,13 @@ def contract_text(name: str, origin: str, /, **changes: Any) -> str:
     return yaml.safe_dump(_at(name, origin, changes), sort_keys=False)
 
 
-def stripe_contract_text(origin: str, /, **changes: Any) -> str:
-    """Return the contract `stripe-charge` for stripe-stateful-mock, as YAML.
+def stripe_contract_text(origin: str, name: str = "stripe-charge", /, **changes: Any) -> str:
+    """Return a contract of Stripe's for stripe-stateful-mock, as YAML.
 
     The mock sends a stored answer with the type text/html, as Stripe does not. What the body has to
     satisfy is the stronger proof, and stays.
     """
-    document = _at("stripe-charge", origin, changes)
+    document = _at(name, origin, changes)
     for rule in document["adapter"]["answers"]["success"]:
         assert rule["body_schema"], "without its type, the body alone makes the answer a success"
         rule.pop("content_type", None)

@@ -7,7 +7,11 @@ and is reached over 127.0.0.1 only.
 
 from __future__ import annotations
 
+import grp
+import os
+import pwd
 import re
+import shutil
 import subprocess
 import time
 from abc import ABC, abstractmethod
@@ -212,3 +216,184 @@ class Localstripe(Program):
         assert listed["has_more"] is False
         payouts: list[dict[str, Any]] = listed["data"]
         return payouts
+
+
+class Moto(Program):
+    """moto: queues, buckets and more of AWS, kept in memory; any credentials are good."""
+
+    ACCOUNT: Final = "123456789012"
+    REGION: Final = "eu-central-1"
+
+    def __init__(self, directory: Path, python: Path) -> None:
+        super().__init__(directory, r"Running on http")
+        self._python = python
+
+    def command(self) -> list[str | Path]:
+        return [self._python, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.origin, trust_env=False)
+
+    def reset(self) -> None:
+        """Forget every queue and bucket."""
+        self.http.post("/moto-api/reset").raise_for_status()
+
+    def sdk(self, service: str) -> Any:
+        """Return the SDK's own client: the test's access, by what nobody here wrote."""
+        import boto3  # type: ignore[import-untyped]
+
+        return boto3.client(
+            service,
+            endpoint_url=self.origin,
+            region_name=self.REGION,
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+        )
+
+
+class NatsServer(Program):
+    """nats-server with JetStream, read through its monitoring page."""
+
+    def __init__(self, directory: Path, program: Path, settings: str = "") -> None:
+        """`settings` are added to its configuration file."""
+        super().__init__(directory, r"Server is ready")
+        self._program = program
+        self._settings = settings
+        self.monitor_port = 0
+
+    def command(self) -> list[str | Path]:
+        self.monitor_port = refused_port()
+        configuration = self.directory / "nats.conf"
+        configuration.write_text(
+            f'listen: "127.0.0.1:{self.port}"\nhttp: "127.0.0.1:{self.monitor_port}"\n'
+            f'jetstream {{ store_dir: "{self.directory / "streams"}" }}\n{self._settings}\n'
+        )
+        return [self._program, "-c", configuration]
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=f"http://127.0.0.1:{self.monitor_port}", trust_env=False)
+
+    @property
+    def server(self) -> str:
+        """The URL as a contract writes it."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    def stored(self, stream: str) -> int:
+        """Return how many messages a stream holds."""
+        page = self._get_json("/jsz?streams=true")
+        accounts = page.get("account_details") or []
+        streams = [found for account in accounts for found in account.get("stream_detail") or []]
+        return sum(found["state"]["messages"] for found in streams if found["name"] == stream)
+
+
+class MailServer(Program):
+    """aiosmtpd, which delivers what it takes to a Maildir for each recipient."""
+
+    def __init__(self, directory: Path, python: Path, *options: str) -> None:
+        """`options` are those of `python/mail_server.py`."""
+        super().__init__(directory, r"ready\n")
+        self._python = python
+        self._options = options
+        self.decree("ok")
+
+    def command(self) -> list[str | Path]:
+        script = HERE / "python" / "mail_server.py"
+        return [self._python, script, self.directory, str(self.port), *self._options]
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(trust_env=False)  # it is read from its files
+
+    def decree(self, fate: str) -> None:
+        """Say what becomes of the next mails; see `python/mail_server.py`."""
+        (self.directory / "fate").write_text(fate)
+
+    def reset(self) -> None:
+        """Forget every mail."""
+        shutil.rmtree(self.directory / "mail", ignore_errors=True)
+        (self.directory / "arrivals").unlink(missing_ok=True)
+        self.decree("ok")
+
+    def arrivals(self) -> list[str]:
+        """Return the Message-ID of each mail whose final dot came."""
+        place = self.directory / "arrivals"
+        return place.read_text().split() if place.exists() else []
+
+    def mails(self, address: str) -> list[bytes]:
+        """Return the mails that were delivered to an address."""
+        return [mail.read_bytes() for mail in (self.directory / "mail" / address).glob("*/*")]
+
+
+class Dovecot(Program):
+    """Dovecot, which shows the Maildir of one address by IMAP."""
+
+    SECRET: Final = "not-a-secret"
+
+    def __init__(self, directory: Path, program: Path, maildir: Path, tls: Path | None = None):
+        super().__init__(directory, r"starting up for imap")
+        self._program = program
+        self._maildir = maildir
+        self._tls = tls
+
+    def command(self) -> list[str | Path]:
+        # As root it takes the users that the package made, and shows the mail as nobody; otherwise
+        # all of it runs as whoever runs the tests.
+        user = login = pwd.getpwuid(os.getuid()).pw_name
+        group = grp.getgrgid(os.getgid()).gr_name
+        uid, gid = os.getuid(), os.getgid()
+        if uid == 0:
+            user, group, login, uid, gid = "dovecot", "dovecot", "dovenull", 65534, 65534
+        ports = "port = 0" if self._tls else f"port = {self.port}"
+        secure = f"port = {self.port}\n ssl = yes" if self._tls else "port = 0"
+        ssl = (
+            f"ssl = yes\nssl_cert = <{self._tls}\nssl_key = <{self._tls}"
+            if self._tls
+            else "ssl = no"
+        )
+        settings = self.directory / "dovecot.conf"
+        settings.write_text(
+            f"""
+protocols = imap
+listen = 127.0.0.1
+base_dir = {self.directory}/run
+state_dir = {self.directory}/state
+log_path = /dev/stderr
+disable_plaintext_auth = no
+auth_failure_delay = 0
+{ssl}
+default_internal_user = {user}
+default_internal_group = {group}
+default_login_user = {login}
+first_valid_uid = 1
+mail_location = maildir:{self._maildir}
+service imap-login {{
+ chroot =
+ inet_listener imap {{
+ {ports}
+ }}
+ inet_listener imaps {{
+ {secure}
+ }}
+}}
+service anvil {{
+ chroot =
+ unix_listener anvil-auth-penalty {{
+ mode = 0
+ }}
+}}
+service stats {{
+ chroot =
+}}
+passdb {{
+ driver = static
+ args = password={self.SECRET}
+}}
+userdb {{
+ driver = static
+ args = uid={uid} gid={gid} home={self.directory}/home
+}}
+"""
+        )
+        return [self._program, "-F", "-c", settings]
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(trust_env=False)

@@ -7,18 +7,22 @@ target keeps every request that was sent.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+import yaml
 
+from adapter_calls import merged
 from effect_broker.faultpoints import FaultPoint
 from effect_broker.proof.broker import ProofBroker
+from effect_contracts.catalog import catalog_texts
 from effect_contracts.document import ContractDocument
 from migrated import MIGRATED
 from postgres import RunningServer, clone, drop_database, ensure_template
 from real_targets.contracts import contract_text, stripe_contract_text
-from real_targets.programs import Localstripe, Radicale, StripeMock
+from real_targets.programs import Dovecot, Localstripe, MailServer, Moto, Radicale, StripeMock
 from real_targets.relay import Relay, carried, relay
 
 # Shorter than in the contracts and the default, so that nobody waits; the ratios stay.
@@ -57,6 +61,9 @@ def broker(
         "EFFECT_BROKER_SECRET_STRIPE": StripeMock.SECRET,
         "EFFECT_BROKER_SECRET_CALDAV": Radicale.SECRET,
         "EFFECT_BROKER_SECRET_LOCALSTRIPE": Localstripe.SECRET,
+        "EFFECT_BROKER_SECRET_AWS_ACCESS_KEY_ID": "test",
+        "EFFECT_BROKER_SECRET_AWS_SECRET_ACCESS_KEY": "test",
+        "EFFECT_BROKER_SECRET_IMAP": Dovecot.SECRET,
     }
     directory = tmp_path_factory.mktemp("broker")
     with ProofBroker(
@@ -216,3 +223,57 @@ def test_a_declined_card_is_a_final_failure_with_a_receipt(
     assert effect["state"] == "failed_final"
     assert _receipt(broker, effect["effect_id"])["state"] == "failed_final"
     assert stripe_mock.charges() == []
+
+
+def _of_catalog(name: str, version: str, **changes: Any) -> str:
+    value = yaml.safe_load(catalog_texts()[name])
+    return yaml.safe_dump(merged(value, {"version": version, **changes}), sort_keys=False)
+
+
+def test_a_message_whose_worker_was_killed_is_in_the_queue_once(
+    broker: ProofBroker, moto: Moto
+) -> None:
+    sqs = moto.sdk("sqs")
+    queue = f"/{Moto.ACCOUNT}/orders.fifo"
+    sqs.create_queue(QueueName="orders.fifo", Attributes={"FifoQueue": "true"})
+    with relay(moto.port) as way:
+        place = {"queue_url": way.origin + queue}
+        contract = _of_catalog("sqs-order-event", _version(way), adapter=place, **QUICK)
+        case = Case(broker, contract, "order:7:paid", {"order": "7", "event": "paid"})
+        effect_id = case.submit_and_kill(FaultPoint.AFTER_TARGET_ANSWER)
+        assert broker.receipt(effect_id) is None, "the worker died before it could tell"
+        effect = broker.settled(effect_id)
+        assert case.resubmit() == (200, effect_id)
+        bodies = [request.partition(b"\r\n\r\n")[2] for request in way.requests]
+    assert effect["state"] == "succeeded"
+    assert len(bodies) == 2
+    assert bodies[0] == bodies[1]
+    found = sqs.receive_message(QueueUrl=moto.origin + queue, MaxNumberOfMessages=10)
+    sqs.close()
+    [message] = found["Messages"]
+    assert json.loads(message["Body"]) == {"order": "7", "event": "paid"}
+    receipt = _receipt(broker, effect_id)
+    assert (receipt["external_id"], receipt["attempts"]) == (_deduplication_id(bodies[0]), 2)
+
+
+def _deduplication_id(body: bytes) -> str:
+    return str(json.loads(body)["MessageDeduplicationId"])
+
+
+def test_a_mail_whose_worker_was_killed_is_found_in_the_mailbox_and_not_sent_again(
+    broker: ProofBroker, mail_server: MailServer, dovecot: Dovecot
+) -> None:
+    plain = {"host": "127.0.0.1", "security": "none"}
+    mailbox = {**plain, "port": dovecot.port}
+    place = {**plain, "port": mail_server.port, "login": None, "mailbox": mailbox}
+    contract = _of_catalog("mail-send-archived", "2", adapter=place, **ASKED)
+    mail = {"to": "ada@example.com", "subject": "Your order", "text": "It is on its way."}
+    case = Case(broker, contract, "order:7:mail", mail)
+    effect_id = case.submit_and_kill(FaultPoint.AFTER_TARGET_ANSWER)
+    effect = broker.settled(effect_id)
+    assert case.resubmit() == (200, effect_id)
+    assert effect["state"] == "succeeded"
+    receipt = _receipt(broker, effect_id)
+    assert (receipt["source"], receipt["attempts"]) == ("probe", 1)
+    assert mail_server.arrivals() == [receipt["external_id"]]
+    assert len(mail_server.mails("ada@example.com")) == 1

@@ -41,6 +41,7 @@ OWNERS: Final[dict[str, frozenset[str]]] = {
             "effect_adapters.postgres",
             "effect_broker.postgres.embedded",
             "effect_broker.migrate",
+            "effect_broker.receiving.postgres_keys",
             "effect_broker.store",
         }
     ),
@@ -49,7 +50,9 @@ OWNERS: Final[dict[str, frozenset[str]]] = {
     "alembic": frozenset({"effect_broker.migrate", "effect_broker.store"}),
     "fastapi": frozenset({"effect_broker.api"}),
     "typer": frozenset({"effect_broker.cli"}),
-    "mcp": frozenset({"effect_adapters.mcp", "effect_broker.mcp"}),
+    "mcp": frozenset(
+        {"effect_adapters.mcp", "effect_broker.mcp", "effect_broker.receiving.mcp_tools"}
+    ),
     # Callers speak HTTP: the SDK, and what plays a caller in proofs and checks. Targets are spoken
     # to by adapters.
     "httpx": frozenset(

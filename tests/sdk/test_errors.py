@@ -25,6 +25,7 @@ from effect_broker import (
     Broker,
     BrokerError,
     Conflict,
+    ElectionLost,
     NotConfigured,
     NotFound,
     NotUnderstood,
@@ -50,6 +51,7 @@ BRIEF = datetime.timedelta(milliseconds=50)
 SPECIAL = {
     ProblemCode.STALE_VERSION: StaleVersion,
     ProblemCode.TOO_EARLY: TooEarly,
+    ProblemCode.ELECTION_LOST: ElectionLost,
     ProblemCode.RATE_LIMITED: RateLimited,
 }
 BY_STATUS: dict[int, type[BrokerError]] = {

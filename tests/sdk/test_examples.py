@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from effect_broker import Broker
 from effect_broker.proof.contracts import tuned
 from effect_broker.sdk import errors, results
+from effect_broker.store.roles import DatabaseRole
+from effect_contracts.catalog import catalog_documents
 from effect_contracts.document import ContractDocument
 from hosting.scenes import MODES, Scene
 from repository.checkout import CHECKOUT
-from sdk.conftest import Access, access_to
+from sdk.callers import business
+from sdk.conftest import TENANT, Access, access_to
 
 PAGE = CHECKOUT / "docs" / "sdk.md"
 README = CHECKOUT / "README.md"
@@ -43,12 +48,38 @@ def demo(scene: Scene, access: Access, monkeypatch: pytest.MonkeyPatch) -> Acces
     return access
 
 
+@pytest.fixture
+def shop(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, object]]:
+    """What a caller with tables in the broker's database is given, by the page's names."""
+    content = json.loads(catalog_documents()["demo-ledger-transactional"].canonical())
+    content |= {"name": "shop-book", "tool": "shop.book"}
+    scene.broker.apply(ContractDocument.parse_yaml(json.dumps(content)))
+    with business(scene, TENANT, tmp_path) as made:
+        monkeypatch.setenv("EFFECT_BROKER_KEY_RING_FILE", made.ring)
+        yield {
+            "SHOP_DATABASE_URL": made.url,
+            "API_DATABASE_URL": scene.broker.url(DatabaseRole.API),
+            "KEY_RING_FILE": str(scene.broker.directory / "keyring.json"),
+        }
+
+
 def test_every_example_of_the_page_runs(
-    scene: Scene, demo: Access, capsys: pytest.CaptureFixture[str]
+    scene: Scene,
+    demo: Access,
+    shop: dict[str, object],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     scene.broker.target.client.script("commit;RST", kind="demo_charge_once")
     operator = access_to(scene, ("effects", "operate"))
-    run(PAGE, {"__name__": "page", "URL": operator.url, "OPERATOR_KEY": operator.api_key})
+    given = {"URL": operator.url, "OPERATOR_KEY": operator.api_key, "API_KEY": demo.api_key}
+    namespace: dict[str, object] = {"__name__": "page", **given, **shop}
+    run(PAGE, namespace)
+    for name in ("direct", "broker", "operator"):
+        used = namespace[name]
+        assert isinstance(used, Broker)
+        used.close()
     assert capsys.readouterr().out.startswith("charged as ")
     assert scene.ledger("demo_charge_once").effects == 1
 

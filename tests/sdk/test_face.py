@@ -34,7 +34,7 @@ def own_threads() -> int:
     return sum(thread.name == THREAD for thread in threading.enumerate())
 
 
-@pytest.mark.parametrize("method", [*METHODS, "__init__", "from_environment"])
+@pytest.mark.parametrize("method", [*METHODS, "__init__", "from_environment", "on_postgres"])
 def test_both_faces_take_the_same_arguments(method: str) -> None:
     plain, awaited = (getattr(face, method) for face in (Broker, AsyncBroker))
     assert inspect.signature(plain) == inspect.signature(awaited)

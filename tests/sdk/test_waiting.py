@@ -7,7 +7,7 @@ wait is in `test_outcomes` and `test_repeating`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -18,7 +18,7 @@ import pytest
 from effect_broker import AsyncBroker, Effect, NotYet, RateLimited, RequestRefused, Unavailable
 from effect_broker.sdk.errors import Body
 from effect_broker.sdk.patience import POLL_SECONDS
-from effect_broker.sdk.transport import Wish
+from effect_broker.sdk.transport import Deed, Home, Wish
 
 EFFECT_ID = UUID("0c0e3a1f-7a64-8e0c-9b3f-2d5a4d1c8e77")
 BEGIN = datetime(2026, 11, 29, 12, tzinfo=UTC)
@@ -100,6 +100,18 @@ class ScriptedBroker:
         raise NotImplementedError
 
     async def wish(self, effect_id: UUID, wish: Wish) -> Body:
+        raise NotImplementedError
+
+    async def unresolved(self, query: Mapping[str, str]) -> Body:
+        raise NotImplementedError
+
+    async def home(self) -> Home | None:
+        return None
+
+    async def elect(self, body: bytes) -> Body:
+        raise NotImplementedError
+
+    async def attempt(self, effect_id: UUID, ordinal: int, deed: Deed, body: bytes) -> Body:
         raise NotImplementedError
 
     async def close(self) -> None:

@@ -39,6 +39,7 @@ class Theirs:
     hold_id: str
     drill_id: str
     decision_id: str
+    subscription_id: str
 
     @property
     def ids(self) -> dict[str, str]:
@@ -47,6 +48,7 @@ class Theirs:
             "hold_id": self.hold_id,
             "drill_id": self.drill_id,
             "decision_id": self.decision_id,
+            "subscription_id": self.subscription_id,
         }
 
 
@@ -55,6 +57,7 @@ MISSING = {
     "hold_id": str(uuid4()),
     "drill_id": str(uuid4()),
     "decision_id": "incident-8",
+    "subscription_id": str(uuid4()),
 }
 
 
@@ -100,6 +103,7 @@ async def theirs(globex: httpx.AsyncClient, deployment: Deployment) -> Theirs:
 
     drill = await made("/v1/drills", {"tool": "demo.post_entry", "reason": "a drill"})
     hold = await made("/v1/holds", {"tool": "demo.post_entry", "reason": "a hold"})
+    subscribed = await made("/v1/subscriptions", {"url": "https://hooks.globex.example/"})
     effect_id = await in_doubt(globex, deployment, "theirs")
     example = (await globex.get(f"/v1/effects/{effect_id}")).json()
     decided = copy.deepcopy(DECISION)
@@ -116,7 +120,12 @@ async def theirs(globex: httpx.AsyncClient, deployment: Deployment) -> Theirs:
         WHERE effect_id = '{effect_id}'
     """)
     return Theirs(
-        effect_id, example["request_hash"], hold["hold_id"], drill["drill_id"], "incident-9"
+        effect_id,
+        example["request_hash"],
+        hold["hold_id"],
+        drill["drill_id"],
+        "incident-9",
+        subscribed["subscription_id"],
     )
 
 
@@ -154,7 +163,7 @@ class Place:
         path = self.route.template
         body, query = good(self.route, theirs), {}
         if self.where == "path":
-            path = path.format(**{self.kind: found})
+            path = path.format(**{**ORDINALS, self.kind: found})
         elif self.where.startswith("?"):
             query = {self.where[1:]: found}
         elif self.where == "/effects/0/effect_id":
@@ -165,6 +174,9 @@ class Place:
             body = charge(f"mine-{found}") | {self.where[1:]: found}
         return {"method": self.route.method, "url": path, "json": body, "params": query}
 
+
+# Numbers within an effect are no ids.
+ORDINALS = {"ordinal": "1"}
 
 # Where a route takes an id of an effect elsewhere than in its path, by route.
 ELSEWHERE = {
@@ -182,7 +194,7 @@ def places(application: FastAPI) -> Iterator[Place]:
     for route in routes_of(application):
         if route.name not in RIGHTS:
             continue
-        for kind in route.parameters:
+        for kind in (one for one in route.parameters if one not in ORDINALS):
             yield Place(route, "path", kind)
         for where in sorted(ELSEWHERE.get(route.name, ())):
             yield Place(route, where, "effect_id")
@@ -235,8 +247,11 @@ async def test_an_id_of_another_tenant_is_answered_as_a_missing_one_on_every_rou
     assert tried >= 18
     assert _everything(deployment) == before
     # The same requests of their owner find what they name, so that all of this could have failed.
-    # There is a receipt once the effect is resolved.
-    for place in sorted(places(application), key=lambda p: p.route.template.endswith("receipt")):
+    # There is a receipt once the effect is resolved, and nothing once it is deleted.
+    for place in sorted(
+        places(application),
+        key=lambda p: (p.route.method == "DELETE", p.route.template.endswith("receipt")),
+    ):
         answer = await globex.request(**place.request(theirs.ids[place.kind], theirs))
         assert answer.status_code not in {404, 405, 500, 503}, (place, answer.text)
 

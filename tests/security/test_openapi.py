@@ -73,6 +73,13 @@ async def served(deployment: Deployment, admin_pool: Pool, tmp_path: Path) -> An
                 "drill_id": [
                     id_of("/v1/drills", {"tool": "demo.post_entry", "reason": "r"}, "drill_id")
                 ],
+                "subscription_id": [
+                    id_of(
+                        "/v1/subscriptions",
+                        {"url": "https://hooks.acme.example/"},
+                        "subscription_id",
+                    )
+                ],
                 "tenant": ["acme"],
             }
         yield Served(url, made.api_key, ids, api.log)

@@ -24,6 +24,8 @@ IDS = {
     "hold_id": str(UUID(int=7)),
     "drill_id": str(UUID(int=7)),
     "decision_id": "no-such-decision",
+    "subscription_id": str(UUID(int=7)),
+    "ordinal": "1",
     "tenant": "nobody",
     "contract": "no-such-contract",
 }

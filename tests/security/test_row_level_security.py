@@ -22,13 +22,14 @@ from postgres import Database
 
 # Tables of tenants on which the API's role has no right at all: only functions of the owner reach
 # them, or another role does.
-NO_RIGHT = {"api_keys", "console_sessions"}
+NO_RIGHT = {"api_keys", "callers", "console_sessions"}
 # What the API may read that is not of a tenant, and why that tells nothing of one.
 SHARED = {
     "active_contracts": "which contract serves a tool",
     "alembic_version": "the schema's version",
     "contracts": "contract documents; secrets are references in them",
     "database_identity": "which server this is, and whether dispatch is halted",
+    "event_epochs": "how often the database was restored elsewhere; the seal of its cursors",
     "this_database": "the same, as the server says it",
     "workers": "heartbeats; workers serve every tenant",
 }
@@ -154,6 +155,11 @@ def test_the_api_writes_for_one_tenant_in_every_table(ground: Ground) -> None:
         for table in ground.tables:
             if _may(api, table, "INSERT"):
                 insert = sql.SQL("INSERT INTO {} (tenant_id) VALUES (%s)").format(named(table))
+                if table == "effect_attempts":
+                    # Of attempts it begins those of callers, whoever asks.
+                    insert = sql.SQL(
+                        "INSERT INTO {} (tenant_id, executor_id) VALUES (%s, 'caller:key')"
+                    ).format(named(table))
                 with pytest.raises(psycopg.errors.InsufficientPrivilege), api.transaction():
                     api.execute(insert, [ground.other])
                 with api.transaction(force_rollback=True):

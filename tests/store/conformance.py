@@ -33,7 +33,7 @@ from effect_broker.protocol.ports import (
     StorePayload,
     Write,
 )
-from effect_broker.protocol.submission import Submission, SubmitStore
+from effect_broker.protocol.submission import ElectionStore, Submission, SubmitStore
 from effect_contracts.facts import (
     CODE_OPERATION_GONE,
     EffectState,
@@ -60,9 +60,14 @@ class Store(EffectStore, SubmitStore, Protocol):
 
 
 class Both:
-    """Submits as the API does, and changes as a worker does."""
+    """Submits and elects as the API does, and changes as a worker does."""
 
-    def __init__(self, api: SubmitStore, worker: EffectStore) -> None:
+    def __init__(
+        self, api: SubmitStore, worker: EffectStore, electing: ElectionStore | None = None
+    ) -> None:
+        if electing is not None:
+            self.elect_first = electing.elect_first
+            self.settle_first = electing.settle_first
         self.submit = api.submit
         self.load = worker.load
         self.change = worker.change

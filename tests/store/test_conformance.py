@@ -12,14 +12,17 @@ from psycopg.rows import TupleRow
 
 from effect_broker.proof.memory_store import MemoryStore
 from effect_broker.store.api import PostgresApiStore
+from effect_broker.store.elections import PostgresElections
+from effect_broker.store.pool import Pool
 from effect_broker.store.runs import PostgresWorkerStore
 from effect_contracts.facts import SafetyClass
 from store.conformance import Both, StoreConformance, World
+from store.conformance_elections import ElectionConformance
 from store.conformance_urgency import UrgencyConformance
 from store.samples import contract
 
 
-class TestPostgres(StoreConformance, UrgencyConformance):
+class TestPostgres(StoreConformance, UrgencyConformance, ElectionConformance):
     """The store of production, as the worker's role; its submit is the API's own function."""
 
     @pytest.fixture
@@ -27,6 +30,7 @@ class TestPostgres(StoreConformance, UrgencyConformance):
         self,
         worker_store: PostgresWorkerStore,
         api_store: PostgresApiStore,
+        api_pool: Pool,
         tenant_id: UUID,
         superuser: Connection[TupleRow],
     ) -> World:
@@ -41,10 +45,11 @@ class TestPostgres(StoreConformance, UrgencyConformance):
             parts = (str(row[0]).rpartition(".") for row in rows)
             return [(UUID(before), int(generation)) for before, _, generation in parts]
 
-        return World(Both(api_store, worker_store), tenant_id, runs)
+        both = Both(api_store, worker_store, PostgresElections(api_pool))
+        return World(both, tenant_id, runs)
 
 
-class TestMemory(StoreConformance, UrgencyConformance):
+class TestMemory(StoreConformance, UrgencyConformance, ElectionConformance):
     """The store of the simulator."""
 
     @pytest.fixture

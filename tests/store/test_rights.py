@@ -17,8 +17,10 @@ from effect_broker.store.api import PostgresApiStore
 from effect_broker.store.pool import Pool, make_pool
 from effect_broker.store.postgres import PostgresStore
 from effect_broker.store.roles import DatabaseRole, create_login
+from effect_broker.store.runs import PostgresWorkerStore
 from effect_broker.store.tenants import Tenants
 from postgres import Database
+from store.conformance import Both, World
 from store.samples import submission
 
 SessionOf = Callable[[DatabaseRole], "Connection[TupleRow]"]
@@ -26,15 +28,21 @@ SessionOf = Callable[[DatabaseRole], "Connection[TupleRow]"]
 # Every function that acts with the owner's rights, and why its caller's own are not enough. None of
 # them may show one tenant what is another's; a new one has to say why it is here.
 CROSS_RIGHTS = {
+    "add_caller": "an administrator lets a role in: the grants are the owner's to give",
     "authenticate": "a key is looked up before a tenant is known; found by its hash alone",
     "begin_console_session": "no role reads or writes sessions; a key that is good now is needed",
     "console_session": "as authenticate, by the hash of the session's id",
     "end_console_session": "as console_session",
     "enqueue_run": "no role but the owner reaches the engine; for a run that the intent names",
+    "follow_event_stream": "no role writes epochs; it says what the server says of itself",
     "hmac_key_ids_in_use": "key ids of all tenants, so that a ring that lacks one is seen; no key",
+    "elect_effect": "as submit_effect, with the first attempt of the caller that asks",
+    "join_effect": "a caller's own transaction; the tenant is that of the role that logged in",
     "ledger_numbers": "numbers over all tenants for /metrics, and nothing else of any of them",
+    "remove_caller": "as add_caller",
     "submit_effect": "the one way to make an intent; the tenant has to be the session's own",
     "submit_linked_effect": "as submit_effect, which it calls; the other effect is of that tenant",
+    "subscription_numbers": "as ledger_numbers, of the subscriptions to events",
     "tenant_named": "the address of a webhook names a tenant; its id, where it is served",
 }
 
@@ -264,15 +272,58 @@ async def test_pruning_removes_nothing_of_an_effect_that_is_not_being_pruned(
             prune.execute(statement, [effect_id])
 
 
-def test_only_workers_grant_attempts_and_record_outcomes(session_of: SessionOf) -> None:
-    for role in (DatabaseRole.API, DatabaseRole.ADMIN, DatabaseRole.PRUNE):
+async def test_the_api_grants_and_records_attempts_of_callers_alone(
+    session_of: SessionOf,
+    worker_store: PostgresWorkerStore,
+    api_store: PostgresApiStore,
+    tenant_id: UUID,
+) -> None:
+    effect_id = (await api_store.submit(submission(tenant_id))).intent.effect_id
+    sent = await World(Both(api_store, worker_store), tenant_id, lambda _: []).dispatching(
+        effect_id
+    )
+    api = session_of(DatabaseRole.API)
+    with api.transaction(force_rollback=True):
+        api.execute(
+            "SELECT set_config('effect_broker.tenant_id', %s::text, true)", [str(tenant_id)]
+        )
+        with refused(), api.transaction():
+            api.execute(
+                "UPDATE effect_broker.effect_attempts SET outcome = 'committed', code = 'x',"
+                " recorded_at = now(), bytes_may_have_left = true WHERE attempt_id = %s",
+                [sent],
+            )
+        with pytest.raises(psycopg.Error, match="only the open lease"), api.transaction():
+            api.execute(
+                "UPDATE effect_broker.effect_attempts SET deadline_at = deadline_at"
+                " + interval '1 day' WHERE attempt_id = %s",
+                [sent],
+            )
+        api.execute(
+            "UPDATE effect_broker.effect_attempts SET outcome = 'presumed_ambiguous',"
+            " lost_at = now() WHERE attempt_id = %s",
+            [sent],
+        )
+        grant = (
+            "INSERT INTO effect_broker.effect_attempts (attempt_id, tenant_id, effect_id, ordinal,"
+            " executor_id, started_at, deadline_at, target_identity) VALUES (gen_random_uuid(),"
+            " %s, %s, 2, %s, now(), now() + interval '1 minute', 't')"
+        )
+        with refused(), api.transaction():
+            api.execute(grant, [tenant_id, effect_id, "worker-1"])
+        api.execute(grant, [tenant_id, effect_id, "caller:key-1"])
+
+
+def test_only_workers_and_callers_make_attempts(session_of: SessionOf) -> None:
+    for role in (DatabaseRole.ADMIN, DatabaseRole.PRUNE):
         session = session_of(role)
         with refused():
             session.execute("INSERT INTO effect_broker.effect_attempts (ordinal) VALUES (1)")
         with refused():
             session.execute("UPDATE effect_broker.effect_attempts SET recorded_at = now()")
+    for role in (DatabaseRole.API, DatabaseRole.ADMIN, DatabaseRole.PRUNE):
         with refused():
-            session.execute("INSERT INTO effect_broker.mutation_keys (ordinal) VALUES (1)")
+            session_of(role).execute("INSERT INTO effect_broker.mutation_keys (ordinal) VALUES (1)")
 
 
 def test_administration_sees_no_effect_and_workers_no_key(session_of: SessionOf) -> None:

@@ -48,6 +48,35 @@ def request_body(
     placement = settings.key
     if isinstance(placement, KeyInBody) and placement.pointer is not None:
         content = _with_key(content, placement.pointer, placement.prefix + key)
+    return _written(body, content)
+
+
+def filled(template: JsonValue, arguments: JsonValue, key: str) -> Any:
+    """Return a checked template with arguments and key in it. Pure.
+
+    Raises:
+        RenderError: the arguments do not fill it.
+    """
+    value = fill(template, arguments, key)
+    if value is _ABSENT:
+        raise RenderError("body_field_missing")
+    return value
+
+
+def message_body(body: JsonBody | TextBody, arguments: JsonValue, key: str) -> tuple[str, str]:
+    """Return the text and the content type of a message or object. Pure.
+
+    Raises:
+        RenderError: the arguments do not make a body under this contract.
+    """
+    text, content_type = _written(body, _content(body, arguments, key))
+    assert text is not None
+    assert content_type is not None
+    return text, content_type
+
+
+def _written(body: JsonBody | FormBody | TextBody, content: Any) -> tuple[str | None, str | None]:
+    """Return the text of a filled body and its content type."""
     match body:
         case JsonBody():
             try:
@@ -73,16 +102,16 @@ def _content(body: Body, arguments: JsonValue, key: str) -> Any:
     assert not isinstance(body, NoBody)
     if body.content is None:
         return arguments
-    filled = _fill(body.content, arguments, key)
+    filled = fill(body.content, arguments, key)
     if filled is _ABSENT:
         raise RenderError("body_field_missing")
     return filled
 
 
-def _fill(template: Any, arguments: JsonValue, key: str) -> Any:
+def fill(template: Any, arguments: JsonValue, key: str) -> Any:
     """Fill a checked body template; `_ABSENT` where an optional argument is not there."""
     if isinstance(template, list):
-        filled = [_fill(part, arguments, key) for part in template]
+        filled = [fill(part, arguments, key) for part in template]
         return [part for part in filled if part is not _ABSENT]
     if not isinstance(template, dict):
         return template
@@ -102,12 +131,12 @@ def _fill(template: Any, arguments: JsonValue, key: str) -> Any:
         if template.get("optional"):
             return _ABSENT
         raise RenderError("body_field_missing", pointer)
-    members = {name: _fill(part, arguments, key) for name, part in template.items()}
+    members = {name: fill(part, arguments, key) for name, part in template.items()}
     return {name: value for name, value in members.items() if value is not _ABSENT}
 
 
 def _concat_text(part: Any, arguments: JsonValue, key: str) -> str:
-    value = _fill(part, arguments, key)
+    value = fill(part, arguments, key)
     if value is _ABSENT:
         return ""
     pointer = part.get("$arg", "") if isinstance(part, dict) else ""

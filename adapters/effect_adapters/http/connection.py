@@ -56,11 +56,22 @@ def verifying_tls() -> ssl.SSLContext:
     """Return the process's TLS context: verifies the chain and the host name, HTTP/1.1 only.
 
     Making one reads some 140 certificates and costs more than ten exchanges, so it is made once.
-    The system's trust store counts (which SSL_CERT_FILE moves), certifi's where there is none.
     """
+    context = _trusting()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+@functools.cache
+def trusting_tls() -> ssl.SSLContext:
+    """Return the same for protocols that are not HTTP: without a protocol's name."""
+    return _trusting()
+
+
+def _trusting() -> ssl.SSLContext:
+    """The system's trust store counts (SSL_CERT_FILE moves it), certifi's where there is none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
     paths = ssl.get_default_verify_paths()
     if paths.cafile or paths.capath:
         context.load_default_certs()
@@ -200,18 +211,28 @@ class Connection(httpcore.AsyncNetworkStream):
             await self._loop.sock_sendall(self._sock, self._outgoing.read())
 
 
-async def connect(host: str, port: int, tls: ssl.SSLContext | None, budget: Budget) -> Connection:
+async def connect(
+    host: str,
+    port: int,
+    tls: ssl.SSLContext | None,
+    budget: Budget,
+    admit: Callable[[str], bool] | None = None,
+) -> Connection:
     """Return a connection to the first address of `host` that accepts one, TLS made.
 
     Addresses share the remaining time, so that a dead one leaves some for the next. To try the
-    next address is no repetition of an effect: no byte of the request has left.
+    next address is no repetition of an effect: no byte of the request has left. An address that
+    `admit` refuses is not tried; the one that it has judged is the one that is connected to.
 
     Raises:
-        ConnectFailed: `dns_failed`, `dns_timeout`, `connect_refused`, `connect_failed`,
-            `connect_timeout`, `tls_failed` or `tls_timeout`.
+        ConnectFailed: `dns_failed`, `dns_timeout`, `address_refused`, `connect_refused`,
+            `connect_failed`, `connect_timeout`, `tls_failed` or `tls_timeout`.
     """
     addresses = await _within(budget.remaining_seconds(), "dns", _resolve(host, port))
     code = "connect_failed"
+    if admit is not None:
+        addresses = [found for found in addresses if admit(found[4][0])]
+        code = code if addresses else "address_refused"
     for index, (family, kind, protocol, _, address) in enumerate(addresses):
         share = budget.remaining_seconds() / (len(addresses) - index)
         try:

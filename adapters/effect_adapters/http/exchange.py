@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -157,7 +158,9 @@ class Exchange:
         reach: Reach,
         response_bytes_max: int,
         tls: ssl.SSLContext,
+        admit: Callable[[str], bool] | None = None,
     ) -> None:
+        self._admit = admit
         self._request = request
         self._budget = budget
         self._reach = reach
@@ -180,7 +183,7 @@ class Exchange:
         origin = self._request.origin
         tls = self._tls if origin.scheme == "https" else None
         try:
-            connection = await connect(origin.host, origin.port, tls, self._budget)
+            connection = await connect(origin.host, origin.port, tls, self._budget, self._admit)
             connection.answer_bytes_max = self._response_bytes_max + _HEAD_BYTES_MAX
             self._connection = connection
             # One deadline over the whole: a limit per read would let a drip run on for ever.

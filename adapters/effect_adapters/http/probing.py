@@ -53,6 +53,7 @@ from effect_contracts.http_settings import (
     EtagKey,
     FieldKey,
     HttpSettings,
+    LineKey,
     ProbeRequest,
     TextKey,
     TextLine,
@@ -310,6 +311,9 @@ class Prober:
                 )
             case TextKey(prefix=prefix, suffix=suffix):
                 return prefix + key + suffix in item
+            case LineKey(path=path, prefix=prefix, suffix=suffix):
+                text = search(path, item)
+                return isinstance(text, str) and prefix + key + suffix in _text_lines(text)
             case never:
                 assert_never(never)
 
@@ -394,6 +398,10 @@ def _lines(body: bytes) -> list[str]:
         text = body.decode("utf-8")
     except UnicodeDecodeError:
         raise Undecided("body_invalid") from None
+    return _text_lines(text)
+
+
+def _text_lines(text: str) -> list[str]:
     return [line.removesuffix("\r") for line in text.split("\n")]
 
 

@@ -261,7 +261,7 @@ def _add_headers(
             case SecretHeader():
                 _put(headers, name, {"secret": value.secret, "prefix": value.prefix})
             case TemplateHeader():
-                _put(headers, name, _filled(value.template, arguments, key))
+                _put(headers, name, filled_template(value.template, arguments, key))
             case never:
                 assert_never(never)
 
@@ -278,7 +278,12 @@ def _add_auth(headers: dict[str, tuple[str, JsonValue]], settings: HttpSettings)
             assert_never(never)
 
 
-def _filled(template: str, arguments: JsonValue, key: str) -> str:
+def filled_template(template: str, arguments: JsonValue, key: str) -> str:
+    """Return a text with its `{name}` expressions filled in, printable ASCII throughout.
+
+    Raises:
+        RenderError: an argument is missing, is no scalar, or cannot stand in such a text.
+    """
     pieces = []
     end = 0
     for expression in _EXPRESSION.finditer(template):

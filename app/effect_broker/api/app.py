@@ -20,12 +20,15 @@ from effect_broker.api import (
     batches,
     decisions,
     drills,
+    elections,
+    events,
     evidence,
     history,
     holds,
     metrics,
     problems,
     rights,
+    subscriptions,
     unresolved,
 )
 from effect_broker.api.bodies import read_submit
@@ -96,6 +99,7 @@ def create_app(
             async with waits.asking():
                 app.state.services = opened
                 app.state.waits = waits
+                app.state.stream_ends = events.StreamEnds()
                 yield
 
     app = _Application(
@@ -113,6 +117,7 @@ def create_app(
     routers = (
         _health,
         _effects,
+        elections.router,
         decisions.router,
         history.router,
         batches.router,
@@ -120,6 +125,8 @@ def create_app(
         holds.router,
         drills.router,
         evidence.router,
+        events.router,
+        subscriptions.router,
         metrics.router,
     )
     for router in routers:

@@ -43,7 +43,7 @@ from effect_contracts.facts import Conclusion
 from effect_contracts.keys import check_operation_key
 
 # The envelope is a level of its own: the arguments have all of theirs, as through the SDK.
-_ENVELOPE_DEPTH_MAX: Final = DEPTH_MAX + 1
+ENVELOPE_DEPTH_MAX: Final = DEPTH_MAX + 1
 
 # Enough for a caller's mistake; whoever sends more, or nothing, finds the connection closed.
 _DISCARD_BYTES_MAX: Final = 4 * BODY_BYTES_MAX
@@ -182,7 +182,7 @@ async def read_json(request: Request) -> JsonValue:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" or "content-encoding" in request.headers:
         raise UnsupportedMediaType
-    return parse_strict(await read_raw(request), depth_max=_ENVELOPE_DEPTH_MAX)
+    return parse_strict(await read_raw(request), depth_max=ENVELOPE_DEPTH_MAX)
 
 
 async def read_raw(request: Request) -> bytes:
@@ -248,7 +248,15 @@ async def read_submit(request: Request) -> SubmitBody:
         InvalidOperationKey: the key is missing or none.
         InvalidRequest: names the member that is missing, unknown, or of a wrong type or length.
     """
-    value = await read_json(request)
+    return submit_of(await read_json(request))
+
+
+def submit_of(value: JsonValue) -> SubmitBody:
+    """Return the body of a submit from its parsed value.
+
+    Raises:
+        As `read_submit`.
+    """
     if not isinstance(value, dict):
         raise InvalidPayload(PayloadReason.NOT_AN_OBJECT, field="")
     check_operation_key(value.get("operation_key"))

@@ -390,6 +390,32 @@ RESPONSES_DELIVERIES: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
     403: _problem("The key lacks the scope `operate`, or the tenant is disabled"),
 }
 
+RESPONSES_EVENTS: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
+    200: _answer("A page of events, and the cursor after which to go on"),
+    409: _problem("The cursor is of another copy of the database; `resume` is where to go on"),
+}
+
+_NO_SUBSCRIPTION = _problem("No such subscription of this tenant")
+
+RESPONSES_SUBSCRIPTIONS: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
+    200: _answer("The subscriptions, the oldest first"),
+}
+
+RESPONSES_SUBSCRIPTION: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
+    200: _answer("The subscription as it stands"),
+    404: _NO_SUBSCRIPTION,
+}
+
+RESPONSES_SUBSCRIPTION_GONE: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
+    204: {"description": "It is gone"},
+    404: _NO_SUBSCRIPTION,
+}
+
+RESPONSES_DEAD_LETTERS: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
+    200: _answer("A page of dead letters, the oldest first"),
+    404: _NO_SUBSCRIPTION,
+}
+
 _READY_EXAMPLE: dict[str, Any] = {
     "status": "degraded",
     "checks": {

@@ -21,6 +21,10 @@ RIGHTS: Final[dict[tuple[str, str], Scope]] = {
     ("GET", "/v1/effects/{effect_id}/receipt"): Scope.READ,
     ("GET", "/v1/effects/{effect_id}/history"): Scope.READ,
     ("GET", "/v1/effects/{effect_id}/proposals"): Scope.READ,
+    # Whoever submits may perform the effect itself, where the contract lets it.
+    ("POST", "/v1/effects/elect"): Scope.SUBMIT,
+    ("POST", "/v1/effects/{effect_id}/attempts/{ordinal}/extend"): Scope.SUBMIT,
+    ("POST", "/v1/effects/{effect_id}/attempts/{ordinal}/confirm"): Scope.SUBMIT,
     # To look sooner and to withdraw what was never sent are wishes of whoever submits.
     ("POST", "/v1/effects/{effect_id}/reconcile"): Scope.SUBMIT,
     ("POST", "/v1/effects/{effect_id}/cancel"): Scope.SUBMIT,
@@ -36,6 +40,16 @@ RIGHTS: Final[dict[tuple[str, str], Scope]] = {
     ("POST", "/v1/holds"): Scope.OPERATE,
     ("GET", "/v1/holds"): Scope.READ,
     ("POST", "/v1/holds/{hold_id}/lift"): Scope.OPERATE,
+    ("GET", "/v1/events"): Scope.READ,
+    # A subscription lets a tenant's events out to a URL.
+    ("POST", "/v1/subscriptions"): Scope.ADMIN,
+    ("DELETE", "/v1/subscriptions/{subscription_id}"): Scope.ADMIN,
+    ("GET", "/v1/subscriptions"): Scope.OPERATE,
+    ("GET", "/v1/subscriptions/{subscription_id}"): Scope.OPERATE,
+    ("POST", "/v1/subscriptions/{subscription_id}/pause"): Scope.OPERATE,
+    ("POST", "/v1/subscriptions/{subscription_id}/resume"): Scope.OPERATE,
+    ("GET", "/v1/subscriptions/{subscription_id}/dead-letters"): Scope.OPERATE,
+    ("POST", "/v1/subscriptions/{subscription_id}/dead-letters/redeliver"): Scope.OPERATE,
     # What providers deliver, and drills, are for those who operate.
     ("GET", "/v1/evidence"): Scope.OPERATE,
     ("GET", "/v1/drills"): Scope.OPERATE,

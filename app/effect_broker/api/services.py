@@ -12,13 +12,16 @@ from effect_broker.approving import Approving
 from effect_broker.batches import Batching
 from effect_broker.console import ConsoleParts
 from effect_broker.drills import DrillStore
+from effect_broker.event_stream import StreamReads
 from effect_broker.evidence_inbox import DeliveryReads, EvidenceInbox
 from effect_broker.history import HistoryReads
 from effect_broker.holding import HoldRecord, HoldScope, Placed
 from effect_broker.intake import Intake, Tenant
+from effect_broker.performing import Performing
 from effect_broker.protocol.ports import Vault
 from effect_broker.reading import EffectReads
 from effect_broker.resolving import Resolving
+from effect_broker.subscriptions import Subscribing
 from effect_broker.unresolved import UnresolvedReads
 
 
@@ -81,8 +84,11 @@ class Services:
     """The parts that the routes stand on."""
 
     intake: Intake
+    performing: Performing
     reads: EffectReads
     history: HistoryReads
+    stream: StreamReads
+    subscribing: Subscribing
     unresolved: UnresolvedReads
     resolving: Resolving
     approving: Approving

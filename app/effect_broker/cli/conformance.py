@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from effect_adapters.base import RenderError
+from effect_adapters.extras import ExtraMissing, require_extra
 from effect_adapters.registry import adapters
 from effect_broker import conformance
 from effect_broker.cli.access import plain, run
@@ -26,7 +27,7 @@ _FILE_BYTES_MAX: Final = 1024 * 1024
 _MARKS: Final = {Judgement.KEPT: "ok", Judgement.BROKEN: "FAIL", Judgement.UNPROVED: "?"}
 
 
-class _CounterSilent(Exception):
+class CounterSilent(Exception):
     """What was named as the counter is none."""
 
 
@@ -61,20 +62,24 @@ def conformance_of(
     document = ContractDocument.parse_yaml(_text(file))
     if document.safety is SafetyClass.TRANSACTIONAL:
         complain("a transactional contract runs in the broker's own transaction: nothing to try")
+    try:
+        require_extra(document.adapter.kind)
+    except ExtraMissing as missing:
+        complain(f"{missing}")
     settings = load_settings()
     secrets = SecretReferences(settings.secret_prefix, settings.secret_directory)
-    arrivals = None if counter is None else _counter(counter)
+    arrivals = None if counter is None else counter_of(counter)
     adapter: Any = adapters(secrets)[document.adapter.kind]
-    given = _arguments(document, arguments)
+    given = arguments_of(document, arguments)
     try:
         drifted = (
-            _arguments(document, drift)
+            arguments_of(document, drift)
             if drift is not None
-            else conformance.drifted_arguments(document, adapter, given)
+            else conformance.driftedarguments_of(document, adapter, given)
         )
         trial = Trial(document, adapter, given, drifted, SystemClock(), new_id, arrivals)
         results = run(conformance.examine(trial))
-    except _CounterSilent:
+    except CounterSilent:
         complain("the counter does not answer; --counter is the URL that `target` prints")
     except RenderError as problem:
         complain(f"these arguments make no request: {problem.code} at /arguments{problem.pointer}")
@@ -85,8 +90,11 @@ def conformance_of(
         raise typer.Exit(3)
 
 
-def _counter(url: str) -> Callable[[], Awaitable[int]]:
-    """Count what arrives at a target of ours that stands at the end of the route."""
+def counter_of(url: str) -> Callable[[], Awaitable[int]]:
+    """Return what counts arrivals at a target of ours that stands at the end of the route.
+
+    It raises `CounterSilent` where nothing of the kind answers.
+    """
     # Imported late: no other command needs an HTTP client.
     import httpx
 
@@ -97,7 +105,7 @@ def _counter(url: str) -> Callable[[], Awaitable[int]]:
             with TargetClient(url.rstrip("/")) as target:
                 return target.ledger(rows=False).arrivals
         except (httpx.HTTPError, httpx.InvalidURL, TargetRefused, ValueError):
-            raise _CounterSilent from None
+            raise CounterSilent from None
 
     async def arrivals() -> int:
         return await asyncio.to_thread(count)
@@ -124,9 +132,10 @@ def _show(document: ContractDocument, results: tuple[Result, ...], as_json: bool
     print_table(f"{document.name} {document.version}", ("", "check", "what was seen"), rows)
 
 
-def _arguments(document: ContractDocument, file: Path) -> JsonValue:
+def arguments_of(document: ContractDocument, file: Path) -> JsonValue:
+    """Return the arguments in a file; they satisfy the contract, or the command ends."""
     value = parse_strict(_text(file, BODY_BYTES_MAX).encode())
-    document.check_arguments(value)
+    document.checkarguments_of(value)
     return value
 
 

@@ -17,6 +17,7 @@ from effect_adapters.base import SecretUnavailable
 from effect_broker.assembly import key_ring
 from effect_broker.cli import checks
 from effect_broker.cli.access import Login, Logins, logins, opened, variable_name
+from effect_broker.cli.certificate_checks import CERTIFICATES_MAX, certificate_findings
 from effect_broker.cli.checks import Finding, Level
 from effect_broker.cli.key_scope import key_scope_findings
 from effect_broker.cli.output import AsJson, print_json, print_table
@@ -27,6 +28,7 @@ from effect_broker.postgres.choice import PostgresNotFound
 from effect_broker.protocol.ports import StoreError
 from effect_broker.secretrefs import SecretReferences
 from effect_broker.store import diagnosis
+from effect_broker.store.certificates import CertificateRecord, Certificates
 from effect_broker.store.documents import active_documents
 from effect_broker.store.reachability import connection_trouble
 from effect_broker.store.roles import DatabaseRole
@@ -116,6 +118,7 @@ def _examine_database(found: Logins) -> Iterator[Finding]:
             yield from checks.connection_findings(server, live)
     if worker is not None:
         yield from _contracts(worker, found.settings)
+        yield from _certificates(worker)
         yield from _subscriptions(worker)
     yield from _ring(found.settings, fleet)
     if DatabaseRole.ADMIN in usable:
@@ -184,6 +187,19 @@ def _contracts(login: Login, settings: Settings) -> Iterator[Finding]:
         )  # fmt: skip
         return
     yield from checks.contract_findings(documents, _resolver(settings))
+
+
+def _certificates(login: Login) -> Iterator[Finding]:
+    async def read() -> tuple[CertificateRecord, ...]:
+        async with opened(login) as pool:
+            return await Certificates(pool).listing(limit=CERTIFICATES_MAX)
+
+    try:
+        found = asyncio.run(read())
+    except (StoreError, ConfigurationProblem) as problem:
+        yield _unlooked("certificates", problem)
+        return
+    yield from certificate_findings(found)
 
 
 def _subscriptions(login: Login) -> Iterator[Finding]:

@@ -15,6 +15,9 @@ import typer
 
 from effect_broker import __version__
 from effect_broker.cli import (
+    callers,
+    certificates,
+    certification,
     conformance,
     contracts,
     database,
@@ -25,11 +28,13 @@ from effect_broker.cli import (
     events,
     evidence,
     holds,
+    mcp,
     proofs,
     receipts,
     retention,
     servers,
     simulate,
+    subscriptions,
     tenants,
     up,
 )
@@ -61,16 +66,21 @@ proofs.register(app)
 app.add_typer(effects.app, name="effects")
 app.add_typer(events.app, name="events")
 app.add_typer(evidence.app, name="evidence")
+app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(receipts.app, name="receipts")
 conformance.register(contracts.app)
 simulate.register(contracts.app)
+certification.register(contracts.app)
+contracts.app.add_typer(certificates.app, name="certificate")
 app.add_typer(contracts.app, name="contracts")
 app.add_typer(tenants.tenants_app, name="tenants")
 app.add_typer(tenants.keys_app, name="keys")
+app.add_typer(callers.app, name="callers")
 app.add_typer(holds.app, name="holds")
 app.add_typer(decisions.app, name="decisions")
 app.add_typer(drill.app, name="drill")
 app.add_typer(database.app, name="database")
+app.add_typer(mcp.app, name="mcp")
 doctor.register(app)
 retention.register(app, tenants.keys_app)
 up.register(app)

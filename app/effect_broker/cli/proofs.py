@@ -1,4 +1,4 @@
-"""The proofs that ship: `effect-broker demo main` and `effect-broker demo crash-matrix`."""
+"""The proofs that ship, `effect-broker demo …`: `main` and `crash-matrix` are here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from effect_broker.cli import simulation
+from effect_broker.cli import agent, simulation
 from effect_broker.cli.output import AsJson, complain, console, print_json, print_table
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ _app = typer.Typer(help="Proofs with real processes and real SIGKILLs.", no_args
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     simulation.register(_app)
+    agent.register(_app, _broker)
     app.add_typer(_app, name="demo")
 
 

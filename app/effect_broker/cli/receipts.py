@@ -90,11 +90,11 @@ def verify(
 ) -> None:
     """Check a receipt with the public keys alone: exit 0 good, 1 not."""
     try:
-        keys = read_public_keys(_read(str(public_keys)))
+        keys = read_public_keys(read_bytes(str(public_keys)))
     except DocumentUnreadable as problem:
         complain(f"{plain(str(public_keys))} holds no public keys: {problem}")
     try:
-        document = read_signed_receipt(_read(file))
+        document = read_signed_receipt(read_bytes(file))
     except DocumentUnreadable as problem:
         complain(f"{plain(file)} is no receipt: {problem}")
     verdict = verify_signed_receipt(document, keys)
@@ -177,7 +177,7 @@ def _say(verdict: Verdict) -> None:
         print(f"passed over: a signature by {key_id}, which is not among the public keys")
 
 
-def _read(name: str) -> bytes:
+def read_bytes(name: str) -> bytes:
     """The bytes of a file, or of standard input; no more than a document may have, and one."""
     try:
         if name == "-":

@@ -122,6 +122,8 @@ def rotate(
             while place is not None:
                 seen = await retention.reseal(vault, active, place, window)
                 read, sealed, place = read + seen.read, sealed + seen.sealed, seen.end
+            secrets = await retention.reseal_secrets(vault, active)
+            read, sealed = read + secrets, sealed + secrets
             return read, sealed, await retention.old_deliveries(active)
 
     with logins() as found:

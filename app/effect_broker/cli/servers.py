@@ -57,9 +57,16 @@ def serve(
         asyncio.run(_serve(settings, login, listening))
 
 
-def worker() -> None:
+def worker(
+    probes: Annotated[
+        str | None,
+        typer.Option(help="Look-ups for effects that callers perform, as module:registry."),
+    ] = None,
+) -> None:
     """Run a worker: it sends effects, settles lost answers, and repairs what others left."""
     settings = _settings()
+    if probes is not None:
+        settings = settings.model_copy(update={"probes": probes})
     with assembly.database(settings, Role.WORKER) as login:
         asyncio.run(_work(settings, login))
 

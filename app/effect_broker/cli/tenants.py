@@ -22,7 +22,7 @@ from effect_broker.cli.output import AsJson, complain, print_json, print_table
 from effect_broker.clock import new_id
 from effect_broker.config import load_settings
 from effect_broker.intake import Scope
-from effect_broker.keyring import new_key_ring, ring_public_keys
+from effect_broker.keyring import caller_ring, new_key_ring, ring_public_keys
 from effect_broker.store.pool import Pool
 from effect_broker.store.roles import DatabaseRole
 from effect_broker.store.tenants import (
@@ -242,12 +242,45 @@ def print_ring(
     key_id: Annotated[
         str | None, typer.Option("--id", help="Name of the keys, such as 2026-11.")
     ] = None,
+    for_caller: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TENANT",
+            help="Instead, the part of the present ring that submits in this tenant's own "
+            "transactions: its HMAC key and one encryption key, and no signing key.",
+        ),
+    ] = None,
+    encryption_key: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="With --for-caller: this one, not the active one."),
+    ] = None,
 ) -> None:
     """Print a fresh key ring document; keep it where EFFECT_BROKER_KEY_RING_FILE points."""
+    if for_caller is not None:
+        if development or key_id is not None:
+            complain("--for-caller takes keys that are there; it goes without --id, --development")
+        _print_caller_ring(for_caller, encryption_key)
+        return
+    if encryption_key is not None:
+        complain("--encryption-key goes with --for-caller TENANT")
     name = key_id or f"key-{new_id().hex[:8]}"
     if not _KEY_ID.fullmatch(name):
         complain(f"'{plain(name)}' is no key id; use letters, digits, '.', '_' and '-'")
     sys.stdout.write(new_key_ring(name, development=development))
+
+
+def _print_caller_ring(tenant: str, encryption_key: str | None) -> None:
+    async def read(found: Logins) -> tuple[TenantRecord, ...]:
+        async with _admin(found) as pool:
+            return await Tenants(pool).tenants()
+
+    _check_name(tenant)
+    with logins() as found:
+        records = {record.name: record for record in run(read(found))}
+    if tenant not in records:
+        _no_tenant(tenant)
+    ring = key_ring(load_settings())
+    sys.stdout.write(caller_ring(ring, records[tenant].hmac_key_id, encryption_key))
 
 
 @keys_app.command("public")

@@ -11,10 +11,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TypeVar, assert_never
+from typing import Any, TypeVar, assert_never
 from uuid import UUID
 
 from effect_adapters.base import Answer
+from effect_broker.protocol import election
 from effect_broker.protocol.ports import (
     Acknowledge,
     AddApproval,
@@ -30,6 +31,7 @@ from effect_broker.protocol.ports import (
     Change,
     EffectMissing,
     EvidenceRow,
+    ExtendAttempt,
     FenceMutation,
     FreezeContract,
     Intent,
@@ -46,7 +48,7 @@ from effect_broker.protocol.ports import (
     Urgency,
     Write,
 )
-from effect_broker.protocol.submission import Submission, Submitted
+from effect_broker.protocol.submission import Elected, FirstElection, Submission, Submitted
 from effect_broker.protocol.urgency import NO_URGENCY, urgency_after
 from effect_contracts.document import ContractDocument
 from effect_contracts.facts import (
@@ -68,6 +70,7 @@ T = TypeVar("T")
 # Writes that add a fact: a generation in which one happens has got somewhere.
 _FACTS = (
     StartAttempt,
+    ExtendAttempt,
     LoseAttempt,
     RecordOutcome,
     AddEvidence,
@@ -157,6 +160,39 @@ class MemoryStore:
         row = self._rows.get(submission.effect_id)
         if row is not None:
             return Submitted(created=False, intent=row.intent)
+        intent = self._stored(submission)
+        self._enqueue(submission.tenant_id, submission.effect_id, 1)
+        return Submitted(created=True, intent=intent)
+
+    async def elect_first(self, submission: Submission, first: FirstElection) -> Elected:
+        """See `effect_broker.protocol.submission.ElectionStore`."""
+        known = self._rows.get(submission.effect_id)
+        if known is not None:
+            return Elected(False, known.intent)
+        self._stored(submission)
+        row = self._rows[submission.effect_id]
+        snapshot = self._snapshot(row)
+        change = election.elect(
+            snapshot,
+            identity=first.target_identity,
+            attempt_id=first.attempt_id,
+            caller=first.caller,
+            receipt_id=first.attempt_id,
+        )
+        if not change.result.elected:
+            return Elected(True, row.intent)
+        self._apply(row, change.writes)
+        return Elected(True, row.intent, first, granted_at=snapshot.now)
+
+    async def settle_first(self, snapshot: Snapshot, change: Change[Any]) -> bool:
+        """See `effect_broker.protocol.submission.ElectionStore`."""
+        row = self._row(snapshot.intent.tenant_id, snapshot.intent.effect_id)
+        if row.intent.version != snapshot.intent.version or row.lock.locked():
+            return False
+        self._apply(row, change.writes)
+        return True
+
+    def _stored(self, submission: Submission) -> Intent:
         now = self._now()
         intent = Intent(
             effect_id=submission.effect_id,
@@ -185,8 +221,7 @@ class MemoryStore:
         if submission.wire is not None:
             row.payloads["wire", ""] = submission.wire
         self._rows[submission.effect_id] = row
-        self._enqueue(submission.tenant_id, submission.effect_id, 1)
-        return Submitted(created=True, intent=intent)
+        return intent
 
     # The port ----------------------------------------------------------------------------------
 
@@ -358,6 +393,8 @@ class MemoryStore:
         match write:
             case StartAttempt():
                 self._start(row, write)
+            case ExtendAttempt():
+                self._extend(row, write)
             case LoseAttempt(ordinal=ordinal):
                 self._lose(row, ordinal)
             case RecordOutcome():
@@ -412,6 +449,13 @@ class MemoryStore:
         _guard(all(a.fact.outcome is not None for a in row.attempts))  # one open attempt at most
         fact = Attempt(write.ordinal, write.started_at, write.deadline_at)
         row.attempts.append(AttemptRow(fact, write.attempt_id, write.executor_id))
+
+    def _extend(self, row: _Row, write: ExtendAttempt) -> None:
+        index = next(i for i, a in enumerate(row.attempts) if a.attempt_id == write.attempt_id)
+        known = row.attempts[index]
+        _guard(known.fact.outcome is None and known.fact.deadline_at < write.deadline_at)
+        fact = replace(known.fact, deadline_at=write.deadline_at)
+        row.attempts[index] = replace(known, fact=fact)
 
     def _lose(self, row: _Row, ordinal: int) -> None:
         index = next(i for i, a in enumerate(row.attempts) if a.fact.ordinal == ordinal)

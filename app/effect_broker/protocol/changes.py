@@ -55,6 +55,7 @@ from effect_contracts import operations
 from effect_contracts.audit import is_count
 from effect_contracts.backoff import exponential_seconds
 from effect_contracts.decide import Action, Reason, deadline, decide
+from effect_contracts.election import sender_actor
 from effect_contracts.facts import (
     CODE_FAILURE_NOTICE,
     CODE_SEVERAL_MATCHES,
@@ -247,7 +248,7 @@ def record_outcome(
         after,
         (outcome, *payloads),
         receipt_id,
-        f"worker:{executor_id}",
+        sender_actor(executor_id),
         "outcome_recorded",
         metadata,
     )

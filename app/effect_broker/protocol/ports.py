@@ -164,6 +164,14 @@ class StartAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class ExtendAttempt:
+    """The lease of an open attempt of a caller lasts longer; it never gets shorter."""
+
+    attempt_id: UUID
+    deadline_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class LoseAttempt:
     """A successor closes an open attempt past its deadline as `presumed_ambiguous`."""
 
@@ -341,6 +349,7 @@ class Advance:
 
 Write = (
     StartAttempt
+    | ExtendAttempt
     | LoseAttempt
     | RecordOutcome
     | AddEvidence

@@ -427,6 +427,9 @@ async def _bind_wire(
     if intent.wire_digest is not None:
         raise VaultError("the stored request has been erased")
     arguments = await _arguments(ports, intent.tenant_id, intent.effect_id)
+    # Nobody of ours has seen them in the clear before, where a caller's transaction has brought
+    # them; what breaks the contract is never sent.
+    snapshot.document.check_arguments(arguments)
     wire = adapter.render(snapshot.document, arguments, intent.downstream_key)
     sealed = ports.vault.seal(intent.tenant_id, intent.effect_id, "wire", wire)
     await ports.store.change(

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
-from effect_broker.protocol.ports import Intent, Sealed
+from effect_broker.protocol.ports import Change, Intent, Plan, Sealed, Snapshot
 from effect_contracts.canonical import JsonValue
 from effect_contracts.facts import SafetyClass
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,71 @@ class Submitted:
     created: bool
     intent: Intent
     enqueued: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FirstElection:
+    """The first attempt of a new effect, which its caller makes.
+
+    Attributes:
+        caller: how the caller is named as the sender.
+        reason: of the decision that grants it, where no hold stands in the way.
+    """
+
+    attempt_id: UUID
+    caller: str
+    target_identity: str
+    lease_seconds: float
+    clock_margin_seconds: float
+    key_retention_seconds: float | None
+    reason: str
+    lease_extends: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Elected:
+    """The intent of an operation key, new or as it stood.
+
+    Attributes:
+        first: where its attempt was granted.
+        granted_at: when, by the database clock.
+    """
+
+    created: bool
+    intent: Intent
+    first: FirstElection | None = None
+    granted_at: datetime | None = None
+
+
+class ElectionStore(Protocol):
+    """Where callers are elected."""
+
+    async def elect_first(self, submission: Submission, first: FirstElection) -> Elected:
+        """Store a new intent with its first attempt, in one commit; an intent that stands, and a
+        new one that is held, are returned without an attempt.
+
+        Idempotent: after any error the same may be asked again.
+
+        Raises:
+            StoreUnavailable, StoreBusy, CommitUnknown, ContractMoved.
+        """
+
+    async def settle_first(self, snapshot: Snapshot, change: Change[Any]) -> bool:
+        """Write a success that was planned on what `elect_first` has left, without reading it.
+
+        `snapshot.now` is a moment of the database clock as this process measures it. False, and
+        nothing was written, where it is not, where the effect has moved since, and where `change`
+        is no plain success: then it is to be planned under the lock.
+
+        Raises:
+            StoreUnavailable, StoreBusy, CommitUnknown.
+        """
+
+    async def submit(self, submission: Submission) -> Submitted:
+        """See `SubmitStore`."""
+
+    async def change(self, tenant_id: UUID, effect_id: UUID, plan: Plan[T]) -> T:
+        """See `effect_broker.protocol.ports.EffectStore`."""
 
 
 class SubmitStore(Protocol):

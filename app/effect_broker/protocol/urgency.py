@@ -13,6 +13,7 @@ from typing import Final
 from effect_broker.protocol.ports import (
     Advance,
     AttemptRow,
+    ExtendAttempt,
     LoseAttempt,
     RecordOutcome,
     StartAttempt,
@@ -45,6 +46,8 @@ def urgency_after(
         match write:
             case StartAttempt(attempt_id=attempt_id):
                 known[attempt_id] = Attempt(write.ordinal, write.started_at, write.deadline_at)
+            case ExtendAttempt(attempt_id=attempt_id, deadline_at=deadline_at):
+                known[attempt_id] = replace(known[attempt_id], deadline_at=deadline_at)
             case LoseAttempt(ordinal=ordinal):
                 attempt_id = next(i for i, fact in known.items() if fact.ordinal == ordinal)
                 presumed = replace(known[attempt_id], outcome=Outcome.PRESUMED_AMBIGUOUS)

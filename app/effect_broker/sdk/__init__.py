@@ -10,17 +10,28 @@ from effect_broker.sdk.errors import (
     Closed,
     Conflict,
     EffectFailed,
+    ElectionLost,
     NotConfigured,
+    NotElected,
     NotFound,
+    NotJoined,
     NotUnderstood,
     RateLimited,
     RequestRefused,
+    RunAgain,
     StaleVersion,
     TooEarly,
     Unavailable,
 )
 from effect_broker.sdk.face import Broker
+from effect_broker.sdk.joined import Transacted
 from effect_broker.sdk.patience import Deadline
+from effect_broker.sdk.performing import (
+    AsyncPerformance,
+    Performance,
+    Performed,
+    PerformOutcome,
+)
 from effect_broker.sdk.results import (
     Attempt,
     Cancelled,
@@ -35,11 +46,13 @@ from effect_broker.sdk.results import (
     Unknown,
     WaitsForPerson,
 )
+from effect_broker.sdk.unresolved import UnresolvedEffect, UnresolvedPage
 from effect_contracts.facts import Conclusion
 
 __all__ = [
     "AccessRefused",
     "AsyncBroker",
+    "AsyncPerformance",
     "Attempt",
     "Broker",
     "BrokerError",
@@ -52,20 +65,30 @@ __all__ = [
     "Effect",
     "EffectFailed",
     "EffectRef",
+    "ElectionLost",
     "Evidence",
     "Failed",
     "NotConfigured",
+    "NotElected",
     "NotFound",
+    "NotJoined",
     "NotUnderstood",
     "NotYet",
     "Outcome",
+    "PerformOutcome",
+    "Performance",
+    "Performed",
     "RateLimited",
     "Receipt",
     "RequestRefused",
+    "RunAgain",
     "StaleVersion",
     "Succeeded",
     "TooEarly",
+    "Transacted",
     "Unavailable",
     "Unknown",
+    "UnresolvedEffect",
+    "UnresolvedPage",
     "WaitsForPerson",
 ]

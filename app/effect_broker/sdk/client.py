@@ -15,20 +15,31 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 from uuid import UUID
 
 from effect_broker.clock import SystemClock
+from effect_broker.sdk.access import ENV_API_KEY as ENV_API_KEY
+from effect_broker.sdk.access import ENV_URL as ENV_URL
+from effect_broker.sdk.access import access_from as access_from
+from effect_broker.sdk.access import variable_of
+from effect_broker.sdk.bodies import EffectRef as EffectRef
+from effect_broker.sdk.bodies import (
+    body_of,
+    evidence_body,
+    id_of,
+)
+from effect_broker.sdk.bodies import checked_external_id as checked_external_id
+from effect_broker.sdk.bodies import submit_body as submit_body
 from effect_broker.sdk.errors import (
     Body,
     Closed,
     NotConfigured,
     RateLimited,
-    RequestRefused,
     Unavailable,
-    refused,
 )
 from effect_broker.sdk.http import HttpTransport
+from effect_broker.sdk.joined import Joins, KeyRingSource, Transacted, postgres_transport
 from effect_broker.sdk.patience import (
     Clock,
     Deadline,
@@ -37,6 +48,7 @@ from effect_broker.sdk.patience import (
     poll_seconds,
     rest_seconds,
 )
+from effect_broker.sdk.performing import AsyncPerformance, PerformOutcome, performed_async
 from effect_broker.sdk.results import (
     Effect,
     Evidence,
@@ -48,23 +60,17 @@ from effect_broker.sdk.results import (
     receipt_from,
 )
 from effect_broker.sdk.transport import Transport, Wish
-from effect_contracts.canonical import BODY_BYTES_MAX, DEPTH_MAX, canonical_bytes
-from effect_contracts.errors import EffectError, InvalidRequest, RequestReason
+from effect_broker.sdk.unresolved import UnresolvedPage, page_from
 from effect_contracts.facts import Conclusion
-from effect_contracts.keys import check_operation_key
 
 T = TypeVar("T")
-
-EffectRef: TypeAlias = Effect | UUID | str
-"""An effect, or its id."""
-
-ENV_URL: Final = "EFFECT_BROKER_URL"
-ENV_API_KEY: Final = "EFFECT_BROKER_API_KEY"
+P = ParamSpec("P")
 
 # A restart of the broker or a failover of its database is sat out by most callers.
 PATIENCE: Final = timedelta(seconds=60)
 # More than a busy database takes; a stopped process is left after this.
 ANSWER_TIME: Final = timedelta(seconds=30)
+
 
 # Two clocks measure a poll; one that was held for nearly all of its time was held.
 _HELD_SHARE: Final = 0.9
@@ -120,6 +126,32 @@ class AsyncBroker:
         return cls(url, api_key, patience=patience, answer_time=answer_time, tls=tls)
 
     @classmethod
+    def on_postgres(
+        cls,
+        url: str | None = None,
+        *,
+        api_key: str | None = None,
+        key_ring: KeyRingSource = None,
+        patience: timedelta = PATIENCE,
+        answer_time: timedelta = ANSWER_TIME,
+    ) -> Self:
+        """Return a client that needs no API process: it serves its calls from the database.
+
+        Args:
+            url: a login of the API's role; without it as `effect-broker serve` finds it.
+            api_key: of your tenant; without it EFFECT_BROKER_API_KEY.
+            key_ring: a file or the document itself; without it as the environment says.
+
+        Raises:
+            NotConfigured: names what is missing.
+        """
+        key = variable_of(os.environ, ENV_API_KEY) if api_key is None else api_key
+        transport = postgres_transport(url, key, key_ring, answer_time.total_seconds())
+        made = cls.over(transport, patience=patience, clock=SystemClock())
+        made._joins = Joins(transport, key_ring)
+        return made
+
+    @classmethod
     def over(cls, transport: Transport, *, patience: timedelta, clock: Clock) -> Self:
         """Return a client over another way to a broker."""
         made = cls.__new__(cls)
@@ -128,6 +160,7 @@ class AsyncBroker:
 
     def _open(self, transport: Transport, patience: timedelta, clock: Clock) -> None:
         self._transport = transport
+        self._joins = Joins(transport)
         self._patience_seconds = patience.total_seconds()
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -165,6 +198,7 @@ class AsyncBroker:
         send_before: datetime | None = None,
         parent: EffectRef | None = None,
         compensates: EffectRef | None = None,
+        connection: object | None = None,
     ) -> Effect:
         """Make an intent durable; return it as soon as that is known. It is carried out later.
 
@@ -183,22 +217,60 @@ class AsyncBroker:
             send_before: no first attempt begins after this moment.
             parent: the effect that has delegated this one.
             compensates: the effect that this one undoes when it succeeds.
+            connection: of psycopg or SQLAlchemy, with your own transaction on it: the intent is
+                committed with it or not at all. It is made once and never repeated by the SDK.
 
         Raises:
             RequestRefused: the key, the tool or the arguments break a rule; nothing was stored.
             Conflict: the key stands for another request; `field` and `effect_id` say which.
+            NotJoined, RunAgain: with a connection; nothing of it was written.
         """
-        members: dict[str, object] = {
-            "operation_key": _operation_key(operation_key),
-            "tool": tool,
-            "arguments": _plain(arguments),
-            "trace_id": trace_id,
-            "send_before": _moment(send_before, "/send_before"),
-            "parent_effect_id": _text_id(parent, "/parent_effect_id"),
-            "compensates": _text_id(compensates, "/compensates"),
-        }
-        body = _body(members)
+        body = submit_body(
+            tool, arguments, operation_key, trace_id, send_before, parent, compensates
+        )
+        if connection is not None:
+            await self.joinable()
+            return await self._joins.submit(connection, body, loop=True)
         return effect_from(await self._insist(lambda: self._transport.submit(body)))
+
+    async def transact(
+        self,
+        connection: object,
+        body: Callable[[], Awaitable[T]],
+        *,
+        tool: str,
+        arguments: Mapping[str, Any],
+        operation_key: str,
+        external_id: str | None = None,
+        trace_id: str | None = None,
+    ) -> Transacted[T]:
+        """Carry out an effect by your own statements, once, with its receipt in your transaction.
+
+        The receipt is written first; then `body` runs, if the key is new, and never otherwise. An
+        exception of `body` takes back what it and the receipt have written, and is raised. Nothing
+        stands before you commit.
+
+        Args:
+            body: your statements, on the same connection.
+            tool: of a contract of the class `transactional`.
+            external_id: how your own tables name what `body` makes; for the receipt.
+
+        Raises:
+            NotJoined, RunAgain, RequestRefused, Conflict.
+        """
+        asked = submit_body(tool, arguments, operation_key, trace_id)
+        external_id = checked_external_id(external_id)
+        await self.joinable()
+        return await self._joins.transact(connection, asked, external_id, body, loop=True)
+
+    async def joinable(self) -> Joins:
+        """See where this client is at home, before a transaction is joined; for this package.
+
+        Raises:
+            Unavailable, AccessRefused, NotConfigured.
+        """
+        await self._insist(self._joins.home)
+        return self._joins
 
     async def get(self, effect: EffectRef) -> Effect:
         """Return an effect as it stands, with its attempts.
@@ -206,7 +278,7 @@ class AsyncBroker:
         Raises:
             NotFound.
         """
-        effect_id = _id(effect)
+        effect_id = id_of(effect)
         return effect_from(await self._insist(lambda: self._transport.effect(effect_id, 0.0)))
 
     async def wait(self, effect: EffectRef, *, deadline: Deadline = None) -> Effect:
@@ -220,7 +292,7 @@ class AsyncBroker:
             Unavailable: nothing was heard for as long as the patience says; with a deadline, of an
                 effect that was named by its id alone, before the deadline.
         """
-        effect_id = _id(effect)
+        effect_id = id_of(effect)
         until = Until(deadline, self._clock)
         seen = effect if isinstance(effect, Effect) else None
         early = 0  # looks that were answered before their time, one after the other
@@ -268,8 +340,74 @@ class AsyncBroker:
         Raises:
             NotFound: also while it is not settled.
         """
-        effect_id = _id(effect)
+        effect_id = id_of(effect)
         return receipt_from(await self._insist(lambda: self._transport.receipt(effect_id)))
+
+    async def unresolved(
+        self,
+        *,
+        tool: str | None = None,
+        reason: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> UnresolvedPage:
+        """Return effects that want attention, the most urgent first.
+
+        Args:
+            reason: of being listed, as the rows name it.
+            cursor: of the page before.
+
+        Raises:
+            RequestRefused: a filter is none of the broker's.
+        """
+        named = {"tool": tool, "reason": reason, "limit": limit, "cursor": cursor}
+        query = {name: str(value) for name, value in named.items() if value is not None}
+        return page_from(await self._insist(lambda: self._transport.unresolved(query)))
+
+    # Performed by the caller ---------------------------------------------------------------------
+
+    def perform(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        operation_key: str,
+        trace_id: str | None = None,
+    ) -> AsyncPerformance:
+        """Let this caller make the call itself, once: `async with` what is returned.
+
+        For tools whose contract has the adapter `caller`. One caller at a time is elected; to all
+        others, and to whoever comes later, `outcome` is what there is to know. Arguments as those
+        of `submit`.
+
+        Raises, where the block begins:
+            RequestRefused: a rule is broken, or the contract lets no caller perform it.
+            Conflict: the key stands for another request; `field` and `effect_id` say which.
+        """
+        return AsyncPerformance(
+            self, tool, arguments, operation_key=operation_key, trace_id=trace_id
+        )
+
+    def performed(
+        self,
+        tool: str,
+        *,
+        key: Callable[..., str],
+        arguments: Callable[..., Mapping[str, Any]] | None = None,
+    ) -> Callable[
+        [Callable[Concatenate[AsyncPerformance, P], Awaitable[T]]],
+        Callable[P, Awaitable[PerformOutcome]],
+    ]:
+        """Return a decorator: the function performs the effect, its calls return the outcome.
+
+        The function gets the `AsyncPerformance` first and then its own arguments; what it returns
+        is confirmed as the result. It runs only for who is elected.
+
+        Args:
+            key: the operation key of a call, made of the call's arguments.
+            arguments: the effect's arguments; by default those of the call, by name.
+        """
+        return performed_async(self, tool, key, arguments)
 
     # Wishes and decisions ------------------------------------------------------------------------
 
@@ -319,21 +457,21 @@ class AsyncBroker:
             TooEarly: the look began before it could prove anything.
             Conflict: the decision id or the effect's state does not permit it.
         """
-        effect_id = _id(effect)
-        body = _body(
+        effect_id = id_of(effect)
+        body = body_of(
             {
                 "decision_id": decision_id,
                 "expected_version": expected_version,
                 "conclusion": str(conclusion),
                 "reason": reason,
-                "evidence": [_evidence(item) for item in evidence],
+                "evidence": [evidence_body(item) for item in evidence],
                 "external_id": external_id,
             }
         )
         return effect_from(await self._insist(lambda: self._transport.resolve(effect_id, body)))
 
     async def _wish(self, effect: EffectRef, wish: Wish) -> Effect:
-        effect_id = _id(effect)
+        effect_id = id_of(effect)
         return effect_from(await self._insist(lambda: self._transport.wish(effect_id, wish)))
 
     # Repeating -----------------------------------------------------------------------------------
@@ -403,84 +541,3 @@ class AsyncBroker:
         if self._loop is not None and self._loop is not loop:
             raise Closed("This client belongs to another event loop; make one for each.")
         self._loop = loop
-
-
-def access_from(environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return URL and API key.
-
-    Raises:
-        NotConfigured: names the variable that is missing.
-    """
-    found = []
-    for name in (ENV_URL, ENV_API_KEY):
-        # A line feed at the end is how files and shells hand over a secret, never a part of it.
-        value = environment.get(name, "").strip()
-        if not value:
-            raise NotConfigured(f"The environment variable {name} is not set.")
-        found.append(value)
-    return found[0], found[1]
-
-
-def _operation_key(text: str) -> str:
-    problem: RequestRefused
-    try:
-        return check_operation_key(text)
-    except EffectError as error:
-        problem = refused(error)
-    raise problem
-
-
-def _body(members: Mapping[str, object]) -> bytes:
-    """Return the body without what was not given; the same bytes for every try.
-
-    Raises:
-        RequestRefused: a value has no form in JSON, as the broker itself would say.
-    """
-    given = {name: value for name, value in members.items() if value is not None}
-    problem: RequestRefused
-    try:
-        # The envelope is a level of its own; the arguments have all of theirs.
-        return canonical_bytes(given, bytes_max=BODY_BYTES_MAX, depth_max=DEPTH_MAX + 1)
-    except EffectError as error:
-        problem = refused(error)
-    raise problem
-
-
-def _evidence(item: Evidence) -> dict[str, object]:
-    members: dict[str, object] = {
-        "kind": item.kind,
-        "observed_at": _moment(item.observed_at, "/evidence"),
-        "reference": item.reference,
-        "digest": item.digest,
-        "note": item.note,
-    }
-    return {name: value for name, value in members.items() if value is not None}
-
-
-def _plain(arguments: object) -> object:
-    """Any mapping may be handed over; what is inside has to be plain, and the body's check says."""
-    return dict(arguments) if isinstance(arguments, Mapping) else arguments
-
-
-def _moment(at: object, field: str) -> str | None:
-    if at is None:
-        return None
-    if not isinstance(at, datetime) or at.tzinfo is None:
-        raise refused(InvalidRequest(RequestReason.FORMAT, field=field))
-    return at.isoformat()
-
-
-def _id(effect: EffectRef, field: str = "/effect_id") -> UUID:
-    if isinstance(effect, Effect):
-        return effect.effect_id
-    if isinstance(effect, UUID):
-        return effect
-    try:
-        return UUID(effect)
-    except (ValueError, AttributeError, TypeError):
-        pass
-    raise refused(InvalidRequest(RequestReason.FORMAT, field=field))
-
-
-def _text_id(effect: EffectRef | None, field: str) -> str | None:
-    return None if effect is None else str(_id(effect, field))

@@ -8,10 +8,14 @@
     ├── NotFound           404: no such effect of this tenant, or no receipt of it yet
     ├── Conflict           409: what is stored forbids it
     │   ├── StaleVersion       the effect has changed since it was read
-    │   └── TooEarly           the observation began before it could prove anything
+    │   ├── TooEarly           the observation began before it could prove anything
+    │   └── ElectionLost       what the caller performed came too late to settle the effect
+    ├── NotJoined          a transaction that cannot carry a submit; nothing was written
     ├── Unavailable        5xx or no answer: nothing is known, the same call may be repeated
-    │   └── RateLimited        429
+    │   ├── RateLimited        429
+    │   └── RunAgain           the caller's whole transaction has to run again
     ├── NotUnderstood      what answered is no effect-broker, or one of another age
+    ├── NotElected         this caller may not perform the effect, now or any more
     └── EffectFailed       raised by `Failed.raise_for_failure()` and by nothing else
 
 No error says that an effect did not happen, except `EffectFailed`. An outcome that nobody knows is
@@ -135,6 +139,14 @@ class TooEarly(Conflict):
             return None
 
 
+class ElectionLost(Conflict):
+    """This caller's lease had run out, and somebody has gone on without it.
+
+    What it told is recorded as a fact, and counts as far as it can: `state` is where the effect
+    stands with it. It is no reason to perform the effect again; ask for its result instead.
+    """
+
+
 class Unavailable(BrokerError):
     """Nothing is known, and the same call may be repeated.
 
@@ -153,11 +165,36 @@ class RateLimited(Unavailable):
     """Too many requests of this key or tenant; this one was not looked at."""
 
 
+class NotJoined(BrokerError):
+    """The caller's transaction cannot carry a submit; nothing was written, and it goes on.
+
+    `code` says why: `autocommit`, `transaction_aborted`, `read_only`, `no_broker_here`,
+    `not_a_caller`, `another_database`, `another_tenant`, `approval_needed`, `not_transactional`,
+    `held`, `unknown_connection`, `needs_a_loop`, `blocks_the_loop`.
+    """
+
+
+class RunAgain(Unavailable):
+    """Another transaction was faster, or this one is over: roll back and run all of it again.
+
+    `code` is `serialization_failure`, `lock_not_available`, `deadlock_detected`, or a word for what
+    has ended the transaction. Whatever it is, no effect of this transaction stands.
+    """
+
+
 class NotUnderstood(BrokerError):
     """What answered is no effect-broker, or one that this SDK is too old or too new for.
 
     Nothing is known of the call. A wrong base URL or a proxy in between is the usual cause, so
     the SDK does not repeat it; a submit may still be repeated under its operation key.
+    """
+
+
+class NotElected(BrokerError):
+    """Whoever is not elected, or no more, has asked for what only the elected may have.
+
+    Inside of `with broker.perform(...)` it ends the block, and the block swallows it: what has
+    become of the effect is `outcome`, a value.
     """
 
 
@@ -225,6 +262,7 @@ def kind_of_code(code: ProblemCode) -> type[BrokerError]:
             | ProblemCode.INVALID_OPERATION_KEY
             | ProblemCode.INVALID_ARGUMENTS
             | ProblemCode.UNKNOWN_TOOL
+            | ProblemCode.NOT_FOR_CALLERS
             | ProblemCode.CONTRACT_INVALID
         ):
             return RequestRefused
@@ -241,11 +279,15 @@ def kind_of_code(code: ProblemCode) -> type[BrokerError]:
             return StaleVersion
         case ProblemCode.TOO_EARLY:
             return TooEarly
+        case ProblemCode.ELECTION_LOST:
+            return ElectionLost
         case (
             ProblemCode.PAYLOAD_CONFLICT
             | ProblemCode.DECISION_CONFLICT
             | ProblemCode.ANOTHER_REQUEST
             | ProblemCode.ANOTHER_ALERT
+            | ProblemCode.CURSOR_SUPERSEDED
+            | ProblemCode.LIMIT_REACHED
             | ProblemCode.ILLEGAL_TRANSITION
             | ProblemCode.CONTRACT_CONFLICT
         ):

@@ -16,15 +16,27 @@ import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from effect_broker.sdk.client import ANSWER_TIME, PATIENCE, AsyncBroker, EffectRef, access_from
+from effect_broker.sdk.client import (
+    ANSWER_TIME,
+    PATIENCE,
+    AsyncBroker,
+    EffectRef,
+    access_from,
+    checked_external_id,
+    submit_body,
+)
 from effect_broker.sdk.errors import Closed
+from effect_broker.sdk.joined import KeyRingSource, Transacted, at_once
 from effect_broker.sdk.patience import Deadline
+from effect_broker.sdk.performing import Performance, PerformOutcome, performed
 from effect_broker.sdk.results import Effect, Evidence, Outcome, Receipt
+from effect_broker.sdk.unresolved import UnresolvedPage
 from effect_contracts.facts import Conclusion
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 # Connections are closed in far less; a loop that does not end must not hold up its caller.
 _END_SECONDS: Final = 5.0
@@ -51,6 +63,9 @@ class Broker:
                 base_url, api_key, patience=patience, answer_time=answer_time, tls=tls
             )
 
+        self._open(make)
+
+    def _open(self, make: Callable[[], AsyncBroker]) -> None:
         self._make = make
         # Made here, so that a wrong URL or key is told where it was given.
         self._client = make()
@@ -75,6 +90,25 @@ class Broker:
         """
         url, api_key = access_from(os.environ if environment is None else environment)
         return cls(url, api_key, patience=patience, answer_time=answer_time, tls=tls)
+
+    @classmethod
+    def on_postgres(
+        cls,
+        url: str | None = None,
+        *,
+        api_key: str | None = None,
+        key_ring: KeyRingSource = None,
+        patience: timedelta = PATIENCE,
+        answer_time: timedelta = ANSWER_TIME,
+    ) -> Self:
+        """Return a client that needs no API process. See `AsyncBroker.on_postgres`."""
+        made = cls.__new__(cls)
+        made._open(
+            lambda: AsyncBroker.on_postgres(
+                url, api_key=api_key, key_ring=key_ring, patience=patience, answer_time=answer_time
+            )
+        )
+        return made
 
     def __repr__(self) -> str:
         return repr(self._client).replace("AsyncBroker", type(self).__name__, 1)
@@ -108,12 +142,20 @@ class Broker:
         send_before: datetime | None = None,
         parent: EffectRef | None = None,
         compensates: EffectRef | None = None,
+        connection: object | None = None,
     ) -> Effect:
         """Make an intent durable; the same call again is always safe. See `AsyncBroker.submit`.
 
         `operation_key` is the stable name of the business intent: the same at every try, made of
         what you know before (`order:42:charge:v1`), never of a random id or of the arguments.
         """
+        if connection is not None:
+            body = submit_body(
+                tool, arguments, operation_key, trace_id, send_before, parent, compensates
+            )
+            joins = self._run(lambda broker: broker.joinable())
+            # In this thread, which owns the connection.
+            return at_once(joins.submit(connection, body, loop=False))
         return self._run(
             lambda broker: broker.submit(
                 tool,
@@ -125,6 +167,27 @@ class Broker:
                 compensates=compensates,
             )
         )
+
+    def transact(
+        self,
+        connection: object,
+        body: Callable[[], T],
+        *,
+        tool: str,
+        arguments: Mapping[str, Any],
+        operation_key: str,
+        external_id: str | None = None,
+        trace_id: str | None = None,
+    ) -> Transacted[T]:
+        """Carry out an effect by your own statements, once. See `AsyncBroker.transact`."""
+
+        async def carried_out() -> T:
+            return body()
+
+        asked = submit_body(tool, arguments, operation_key, trace_id)
+        told = checked_external_id(external_id)
+        joins = self._run(lambda broker: broker.joinable())
+        return at_once(joins.transact(connection, asked, told, carried_out, loop=False))
 
     def get(self, effect: EffectRef) -> Effect:
         """Return an effect as it stands. See `AsyncBroker.get`."""
@@ -141,6 +204,45 @@ class Broker:
     def receipt(self, effect: EffectRef) -> Receipt:
         """Return the receipt of a settled effect. See `AsyncBroker.receipt`."""
         return self._run(lambda broker: broker.receipt(effect))
+
+    def unresolved(
+        self,
+        *,
+        tool: str | None = None,
+        reason: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> UnresolvedPage:
+        """Return effects that want attention. See `AsyncBroker.unresolved`."""
+        return self._run(
+            lambda broker: broker.unresolved(tool=tool, reason=reason, limit=limit, cursor=cursor)
+        )
+
+    def perform(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        operation_key: str,
+        trace_id: str | None = None,
+    ) -> Performance:
+        """Let this caller make the call itself, once: `with` it. See `AsyncBroker.perform`."""
+        return Performance(
+            self,
+            lambda broker: broker.perform(
+                tool, arguments, operation_key=operation_key, trace_id=trace_id
+            ),
+        )
+
+    def performed(
+        self,
+        tool: str,
+        *,
+        key: Callable[..., str],
+        arguments: Callable[..., Mapping[str, Any]] | None = None,
+    ) -> Callable[[Callable[Concatenate[Performance, P], T]], Callable[P, PerformOutcome]]:
+        """Return a decorator: the function performs the effect. See `AsyncBroker.performed`."""
+        return performed(self, tool, key, arguments)
 
     def reconcile(self, effect: EffectRef) -> Effect:
         """Ask the broker to look at the target now. See `AsyncBroker.reconcile`."""
@@ -197,6 +299,7 @@ class _Running:
     def __init__(self, broker: AsyncBroker) -> None:
         self._broker = broker
         self._loop = asyncio.new_event_loop()
+        self._calls: set[asyncio.Task[Any]] = set()
         # It holds the loop and nothing else: a face that nobody holds any more can go.
         self._thread = threading.Thread(
             target=_turn, args=(self._loop,), name="effect-broker", daemon=True
@@ -205,9 +308,22 @@ class _Running:
 
     def run(self, call: Callable[[AsyncBroker], Coroutine[Any, Any, T]]) -> T:
         """Run a call in the loop and return what it returns."""
+        calls = self._calls
+
+        async def counted() -> T:
+            task = asyncio.current_task()
+            assert task is not None, "the loop runs tasks"
+            calls.add(task)
+            try:
+                return await call(self._broker)
+            finally:
+                calls.discard(task)
+
+        coroutine = counted()
         try:
-            future = asyncio.run_coroutine_threadsafe(call(self._broker), self._loop)
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         except RuntimeError:
+            coroutine.close()
             raise Closed("This client is closed.") from None
         try:
             return future.result()
@@ -227,7 +343,7 @@ class _Running:
     def ask_to_end(self) -> None:
         """Close the connections and end the thread, without waiting for it."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(_finish, self._loop, self._broker)
+            self._loop.call_soon_threadsafe(_finish, self._loop, self._broker, self._calls)
 
 
 def _turn(loop: asyncio.AbstractEventLoop) -> None:
@@ -238,14 +354,17 @@ def _turn(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def _finish(loop: asyncio.AbstractEventLoop, broker: AsyncBroker) -> None:
+def _finish(
+    loop: asyncio.AbstractEventLoop, broker: AsyncBroker, calls: set[asyncio.Task[Any]]
+) -> None:
     """End the calls that are under way, then the connections, then the loop."""
 
     async def close() -> None:
-        calls = [task for task in asyncio.all_tasks(loop) if task is not asyncio.current_task()]
-        for task in calls:
+        # Of the calls alone: what serves them ends by itself, once its connections are closed.
+        ending = list(calls)
+        for task in ending:
             task.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
+        await asyncio.gather(*ending, return_exceptions=True)
         await broker.close()
 
     loop.create_task(close()).add_done_callback(lambda _: loop.stop())

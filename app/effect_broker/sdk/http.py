@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
@@ -22,7 +23,7 @@ from effect_broker.sdk.errors import (
     Unavailable,
     error_of,
 )
-from effect_broker.sdk.transport import Wish
+from effect_broker.sdk.transport import Deed, Home, Wish
 
 # A connection to a machine that is there takes far less; one that is gone says nothing at all.
 _CONNECT_SECONDS: Final = 5.0
@@ -38,13 +39,20 @@ class HttpTransport:
         api_key: of the tenant.
         tls: trust other certificates than those that httpx trusts. Verification stays on.
         answer_seconds: within which an answer has to be there, what it waits for not counted.
+        inner: takes the requests instead of a connection.
 
     Raises:
         NotConfigured.
     """
 
     def __init__(
-        self, base_url: str, api_key: str, *, tls: ssl.SSLContext | None, answer_seconds: float
+        self,
+        base_url: str,
+        api_key: str,
+        *,
+        tls: ssl.SSLContext | None,
+        answer_seconds: float,
+        inner: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._url = _checked_url(base_url)
         if tls is not None and (tls.verify_mode != ssl.CERT_REQUIRED or not tls.check_hostname):
@@ -60,6 +68,7 @@ class HttpTransport:
                 max_connections=None, max_keepalive_connections=_IDLE_CONNECTIONS_MAX
             ),
             follow_redirects=False,
+            transport=inner,
         )
 
     def __repr__(self) -> str:
@@ -85,6 +94,24 @@ class HttpTransport:
         """As `Transport.wish`."""
         return await self._call("POST", f"/{effect_id}/{wish}")
 
+    async def unresolved(self, query: Mapping[str, str]) -> Body:
+        """As `Transport.unresolved`."""
+        return await self._send(
+            self._client.build_request("GET", f"{self._url}/v1/unresolved", params=query)
+        )
+
+    async def home(self) -> Home | None:
+        """As `Transport.home`."""
+        return None
+
+    async def elect(self, body: bytes) -> Body:
+        """As `Transport.elect`."""
+        return await self._call("POST", "/elect", body=body)
+
+    async def attempt(self, effect_id: UUID, ordinal: int, deed: Deed, body: bytes) -> Body:
+        """As `Transport.attempt`."""
+        return await self._call("POST", f"/{effect_id}/attempts/{ordinal}/{deed}", body=body)
+
     async def close(self) -> None:
         """Close all connections."""
         await self._client.aclose()
@@ -99,6 +126,9 @@ class HttpTransport:
             params={"wait": f"{wait_seconds:.3f}"} if wait_seconds > 0 else None,
             headers={"Content-Type": "application/json"} if body is not None else None,
         )
+        return await self._send(request, wait_seconds)
+
+    async def _send(self, request: httpx.Request, wait_seconds: float = 0.0) -> Body:
         try:
             async with asyncio.timeout(self._answer_seconds + wait_seconds):
                 answer = await self._client.send(request)

@@ -62,6 +62,8 @@ class Effect:
         replayed: this call met what an earlier one had made; nothing new was stored.
         changed: whether a wish (`reconcile`, `cancel`) changed anything; None for other calls.
         awaits_second_person: the resolution stands once another person has confirmed it.
+        durable: False in the answer of a submit that has joined a transaction: the effect is there
+            when that is committed, and only then.
     """
 
     effect_id: UUID
@@ -86,6 +88,7 @@ class Effect:
     replayed: bool = False
     changed: bool | None = None
     awaits_second_person: bool = False
+    durable: bool = True
 
     @property
     def still(self) -> bool:
@@ -216,8 +219,20 @@ class WaitsForPerson(_Ended):
 class NotYet(_Ended):
     """The caller's deadline is over, the effect goes on; wait again as often as you like.
 
-    It was not withdrawn, and may have happened already.
+    It was not withdrawn, and may have happened already. Of `perform` it is the answer to whoever
+    is not elected now: somebody else performs it, or it may be performed again later.
     """
+
+    @property
+    def ask_again_at(self) -> datetime | None:
+        """When the broker, or the lease of whoever performs it, comes to its next end."""
+        return self.effect.next_action_at
+
+    @property
+    def ask_again_seconds(self) -> float:
+        """How long from the answer until then; 0 where it is due, or nobody has told."""
+        at, now = self.effect.next_action_at, self.effect.now
+        return 0.0 if at is None or now is None else max(0.0, (at - now).total_seconds())
 
 
 Outcome: TypeAlias = (

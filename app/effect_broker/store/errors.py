@@ -39,7 +39,7 @@ from effect_broker.protocol.ports import (
 GUARD_SQLSTATE: Final = "EB001"
 CONTRACT_MOVED_SQLSTATE: Final = "EB002"
 NOT_ENQUEUED_SQLSTATE: Final = "EB003"
-_LINK_REFUSED: Final = {
+LINK_REFUSED: Final = {
     "EB004": LinkRefusal.MISSING,
     "EB005": LinkRefusal.ANOTHER,
     "EB006": LinkRefusal.NOT_COMPENSABLE,
@@ -124,8 +124,8 @@ def store_error(error: psycopg.Error, *, committing: bool) -> StoreError:
         text += f", constraint {constraint}"
     if state == CONTRACT_MOVED_SQLSTATE:
         return ContractMoved(text)
-    if state in _LINK_REFUSED:
-        return LinkRefused(_LINK_REFUSED[state])
+    if state in LINK_REFUSED:
+        return LinkRefused(LINK_REFUSED[state])
     if state in _COMMIT_IN_DOUBT:
         return CommitUnknown(text)
     if _listed(state, _LOST):

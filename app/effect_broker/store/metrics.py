@@ -13,6 +13,9 @@ from effect_broker.store.pool import Pool, session
 LEDGER_NUMBERS: Final = """
 SELECT measure, tool, safety, state, value FROM effect_broker.ledger_numbers(%(count_max)s)
 """
+SUBSCRIPTION_NUMBERS: Final = """
+SELECT measure, tool, safety, state, value FROM effect_broker.subscription_numbers(%(count_max)s)
+"""
 
 
 class PostgresLedgerNumbers:
@@ -34,4 +37,6 @@ class PostgresLedgerNumbers:
                     LEDGER_NUMBERS, {"count_max": count_max}, prepare=False
                 )
                 rows = await cursor.fetchall()
+                cursor = await connection.execute(SUBSCRIPTION_NUMBERS, {"count_max": count_max})
+                rows += await cursor.fetchall()
         return tuple(LedgerNumber(**row) for row in rows)

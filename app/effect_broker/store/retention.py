@@ -21,6 +21,7 @@ from uuid import UUID
 from effect_broker.protocol.ports import Sealed, Vault
 from effect_broker.store.errors import ENGINE_MISSING, store_errors
 from effect_broker.store.pool import Connection, Pool, session
+from effect_broker.subscriptions import SEALED_COLUMN
 
 # Longer than the other sessions have: a batch is a few milliseconds, its commit waits for a disk.
 _PATIENCE: Final = "SET LOCAL statement_timeout = '30s'"
@@ -66,6 +67,16 @@ UPDATE effect_broker.effect_intents SET preview = NULL
 WHERE tenant_id = ANY (%(tenant_ids)s) AND effect_id = ANY (%(effect_ids)s)
 """,
 )
+# Readers of the stream are told that there were events here (`effect_broker.event_stream`).
+_NOTE_GAP: Final = """
+INSERT INTO effect_broker.event_prunes AS p (tenant_id, era, place)
+SELECT DISTINCT ON (e.tenant_id) e.tenant_id, e.era, e.place FROM effect_broker.effect_events AS e
+WHERE e.tenant_id = ANY (%(tenant_ids)s) AND e.effect_id = ANY (%(effect_ids)s)
+ORDER BY e.tenant_id, e.era DESC, e.place DESC
+ON CONFLICT (tenant_id) DO UPDATE
+SET era = excluded.era, place = excluded.place, pruned_at = clock_timestamp()
+WHERE (p.era, p.place) < (excluded.era, excluded.place)
+"""
 # Evidence that a person's conclusion rests on stays with it.
 _DROP_ROWS: Final = (
     """
@@ -100,6 +111,14 @@ _RESEAL: Final = """
 UPDATE effect_broker.effect_payloads SET key_id = %(key_id)s, ciphertext = %(ciphertext)s
 WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s AND kind = %(kind)s
   AND ref = %(ref)s AND key_id = %(old_key_id)s AND ciphertext IS NOT NULL
+"""
+_OLD_SECRETS: Final = """
+SELECT tenant_id, subscription_id, key_id, ciphertext FROM effect_broker.event_subscriptions
+WHERE key_id <> %(active)s FOR NO KEY UPDATE
+"""
+_RESEAL_SECRET: Final = """
+UPDATE effect_broker.event_subscriptions SET key_id = %(key_id)s, ciphertext = %(ciphertext)s
+WHERE tenant_id = %(tenant_id)s AND subscription_id = %(subscription_id)s
 """
 _OLD_DELIVERIES: Final = """
 SELECT count(*)::integer AS waiting FROM effect_broker.evidence_inbox
@@ -206,6 +225,27 @@ class Retention:
         last = rows[-1]
         return Resealed(len(rows), sealed, Place(last["effect_id"], last["kind"], last["ref"]))
 
+    async def reseal_secrets(self, vault: Vault, active: str) -> int:
+        """Seal the secrets of subscriptions under the active key; return how many.
+
+        Raises:
+            VaultError: the ring lacks the key of one; nothing was changed.
+            StoreError.
+        """
+        with store_errors() as progress:
+            async with session(self._pool) as connection, connection.transaction():
+                await connection.execute(_PATIENCE)
+                cursor = await connection.execute(_OLD_SECRETS, {"active": active})
+                rows = await cursor.fetchall()
+                for row in rows:
+                    names = (row["tenant_id"], row["subscription_id"], SEALED_COLUMN)
+                    old = Sealed(row["key_id"], bytes(row["ciphertext"]))
+                    new = vault.seal(*names, vault.unseal(*names, old))
+                    anew = {"key_id": new.key_id, "ciphertext": new.ciphertext}
+                    await connection.execute(_RESEAL_SECRET, row | anew)
+                progress.committing = True
+        return len(rows)
+
     async def old_deliveries(self, active: str) -> int:
         """Return how many deliveries in the inbox wait under another key; they end by themselves.
 
@@ -237,6 +277,7 @@ async def _removed(
             await connection.execute(forget, effects)
             return erased.rowcount
         case Stage.ROWS:
+            await connection.execute(_NOTE_GAP, effects)
             return sum([(await connection.execute(drop, effects)).rowcount for drop in _DROP_ROWS])
 
 

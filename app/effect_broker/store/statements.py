@@ -168,6 +168,15 @@ WITH written AS (
 SELECT effect_broker.expect_one(count(*), 'start_attempt') FROM written
 """
 
+EXTEND_ATTEMPT: Final = """
+WITH written AS (
+    UPDATE effect_broker.effect_attempts SET deadline_at = %(deadline_at)s
+    WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s AND attempt_id = %(attempt_id)s
+      AND outcome IS NULL AND deadline_at < %(deadline_at)s
+    RETURNING 1)
+SELECT effect_broker.expect_one(count(*), 'extend_attempt') FROM written
+"""
+
 LOSE_ATTEMPT: Final = """
 WITH written AS (
     UPDATE effect_broker.effect_attempts
@@ -242,8 +251,14 @@ VALUES (%(receipt_id)s, %(tenant_id)s, %(effect_id)s, %(content)s, %(digest)s, %
         %(now)s)
 """
 
-# The first reason stays: later ones follow from it.
+# The first reason stays: later ones follow from it. What freezes a contract is a lie of its target,
+# so the certificates that say otherwise end in the same commit (`store.certificates`).
 FREEZE_CONTRACT: Final = """
+WITH revoked AS (
+    INSERT INTO effect_broker.certificate_revocations (
+        contract_digest, reason, effect_id, actor, revoked_at)
+    VALUES (%(contract_digest)s, %(reason)s, %(effect_id)s, 'broker', %(now)s)
+    ON CONFLICT DO NOTHING)
 INSERT INTO effect_broker.holds (
     hold_id, kind, tenant_id, contract_name, contract_version, reason, placed_by, placed_at)
 VALUES (gen_random_uuid(), 'frozen', %(tenant_id)s, %(contract_name)s, %(contract_version)s,

@@ -23,6 +23,7 @@ from effect_broker.protocol.ports import (
     AskToReconcile,
     BindTarget,
     BindWire,
+    ExtendAttempt,
     FenceMutation,
     FreezeContract,
     Intent,
@@ -45,6 +46,7 @@ Statement = tuple[str, dict[str, Any]]
 # Writes that add a fact: a generation in which one happens has got somewhere.
 _FACTS = (
     StartAttempt,
+    ExtendAttempt,
     LoseAttempt,
     RecordOutcome,
     AddEvidence,
@@ -176,6 +178,7 @@ def _folded(standing: _Standing, write: Write, now: datetime) -> _Standing:
         case (
             LoseAttempt()
             | RecordOutcome()
+            | ExtendAttempt()
             | AddEvidence()
             | StorePayload()
             | FenceMutation()
@@ -193,6 +196,8 @@ def _row_statement(intent: Intent, standing: _Standing, write: Write) -> Stateme
     match write:
         case StartAttempt():
             return statements.START_ATTEMPT, asdict(write)
+        case ExtendAttempt():
+            return statements.EXTEND_ATTEMPT, asdict(write)
         case LoseAttempt():
             return statements.LOSE_ATTEMPT, asdict(write)
         case RecordOutcome():
@@ -234,6 +239,7 @@ def _row_statement(intent: Intent, standing: _Standing, write: Write) -> Stateme
             return statements.FREEZE_CONTRACT, {
                 "contract_name": intent.contract_name,
                 "contract_version": intent.contract_version,
+                "contract_digest": intent.contract_digest,
                 "reason": reason,
             }
         case Advance():

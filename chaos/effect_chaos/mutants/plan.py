@@ -19,6 +19,8 @@ _PROTOCOL: Final = "tests/protocol/"
 _ADAPTERS: Final = "tests/adapters/"
 _TRACE: Final = "tests/trace_check/"
 
+# What every value of the core keeps: frozen, and without members that nobody declared.
+_VALUES: Final = f"{_CONTRACTS}test_core_values.py"
 _DECIDE: Final = (f"{_CONTRACTS}test_decide_*.py", f"{_CONTRACTS}test_core_*.py")
 _DOCUMENT: Final = (f"{_CONTRACTS}test_document*.py", f"{_CONTRACTS}test_core_*.py")
 _HTTP: Final = tuple(
@@ -33,8 +35,8 @@ _CHECK: Final = (f"{_TRACE}test_rules.py", f"{_TRACE}test_forgeries.py")
 SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.audit": (f"{_CONTRACTS}test_audit*.py", f"{_CONTRACTS}test_core_*.py"),
     "effect_contracts.backoff": (f"{_CONTRACTS}test_backoff*.py", f"{_CONTRACTS}test_core_*.py"),
-    "effect_contracts.body_template": (*_DOCUMENT, f"{_ADAPTERS}test_rendering.py"),
-    "effect_contracts.bounded_schema": (f"{_CONTRACTS}test_bounded_schema*.py", *_DOCUMENT),
+    "effect_contracts.body_template": (f"{_CONTRACTS}test_body_template*.py", _VALUES),
+    "effect_contracts.bounded_schema": (f"{_CONTRACTS}test_bounded_schema*.py", _VALUES),
     "effect_contracts.canonical": (
         f"{_CONTRACTS}test_canonical*.py",
         f"{_CONTRACTS}test_core_*.py",
@@ -43,19 +45,25 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.document": (*_DOCUMENT, *_HTTP),
     "effect_contracts.document_rules": _DOCUMENT,
     "effect_contracts.document_text": _DOCUMENT,
-    "effect_contracts.errors": (f"{_CONTRACTS}test_errors*.py", f"{_CONTRACTS}test_core_*.py"),
-    "effect_contracts.events": (*_STEPS, *_CHECK),
+    "effect_contracts.errors": (f"{_CONTRACTS}test_errors*.py", _VALUES),
+    "effect_contracts.events": (f"{_CONTRACTS}test_events*.py", _VALUES),
     "effect_contracts.expressions": (*_DOCUMENT, *_HTTP),
+    "effect_contracts.fact_digests": (f"{_CONTRACTS}test_fact_digests*.py", _VALUES),
     "effect_contracts.facts": (*_DECIDE, f"{_PROTOCOL}test_facts*.py"),
     "effect_contracts.http_rules": (*_DOCUMENT, *_HTTP),
     "effect_contracts.http_settings": (*_DOCUMENT, *_HTTP),
     "effect_contracts.keys": (f"{_CONTRACTS}test_keys*.py", f"{_CONTRACTS}test_core_*.py"),
     "effect_contracts.life": (f"{_CONTRACTS}test_life*.py", f"{_CONTRACTS}test_core_*.py"),
     "effect_contracts.operations": _DECIDE,
-    "effect_contracts.patterns": (f"{_CONTRACTS}test_patterns*.py", *_DOCUMENT),
+    "effect_contracts.patterns": (f"{_CONTRACTS}test_patterns*.py", _VALUES),
     "effect_contracts.receipts": (f"{_CONTRACTS}test_core_*.py", *_STEPS, *_CHECK),
     "effect_contracts.retention": (f"{_CONTRACTS}test_core_*.py", *_DOCUMENT, *_STEPS),
-    "effect_contracts.section": _DOCUMENT,
+    "effect_contracts.section": (f"{_CONTRACTS}test_section*.py", _VALUES),
+    "effect_contracts.trace.chain": (f"{_TRACE}test_chain.py", _VALUES),
+    "effect_contracts.trace.findings": (f"{_TRACE}test_log.py", _VALUES),
+    "effect_contracts.trace.guards": (f"{_TRACE}test_guards.py", _VALUES),
+    "effect_contracts.trace.receipt": (f"{_TRACE}test_receipt.py", _VALUES),
+    "effect_contracts.trace.log": (f"{_TRACE}test_log.py", _VALUES),
 }
 
 LEFT_OUT: Final[dict[str, str]] = {
@@ -111,7 +119,7 @@ def suite(module: str) -> tuple[str, ...]:
         return (*by_name, *_STEPS)
     if package == "effect_contracts.trace":
         return _CHECK
-    return (*by_name, f"{_CONTRACTS}test_core_*.py")
+    return (*by_name, _VALUES)
 
 
 def modules(checkout: Path) -> dict[str, str]:

@@ -24,6 +24,7 @@ class EventKind(StrEnum):
 
     SUBMITTED = "submitted"
     ATTEMPT_STARTED = "attempt_started"
+    ATTEMPT_EXTENDED = "attempt_extended"
     OUTCOME_RECORDED = "outcome_recorded"
     PROBE_STARTED = "probe_started"
     EVIDENCE_ADDED = "evidence_added"
@@ -63,6 +64,10 @@ class KindRule:
 _WORKER: Final = frozenset({"worker"})
 _BROKER: Final = frozenset({"worker", "reconciler"})
 _CALLER: Final = frozenset({"caller", "operator"})
+# A caller that is elected is the sender of its attempt.
+_SENDER: Final = frozenset({"worker", "caller"})
+# Whoever asks to be elected writes what has become due meanwhile.
+_DECIDER: Final = _BROKER | frozenset({"caller"})
 
 OUTCOME_MEMBERS: Final = frozenset({"ordinal", "outcome", "code", "late"})
 EVIDENCE_MEMBERS: Final = frozenset({"source", "verdict", "code", "covers_through"})
@@ -81,6 +86,8 @@ WIRE_MEMBER: Final = "wire_digest"
 FACT_MEMBER: Final = "fact_digest"
 EVIDENCE_ID_MEMBER: Final = "evidence_id"
 RECEIPT_MEMBER: Final = "receipt_digest"
+# Until when an extended lease lasts, as `receipt_time` spells it.
+DEADLINE_MEMBER: Final = "deadline_at"
 _FACT: Final = frozenset({FACT_MEMBER})
 _SEEN: Final = frozenset({FACT_MEMBER, EVIDENCE_ID_MEMBER})
 _SETTLING: Final = frozenset({RECEIPT_MEMBER})
@@ -93,9 +100,12 @@ KINDS: Final[Mapping[EventKind, KindRule]] = {
         _CALLER, frozenset({"contract_digest", "request_hash"}), frozenset({DRILL_MEMBER})
     ),
     EventKind.ATTEMPT_STARTED: KindRule(
-        _WORKER, frozenset({"ordinal", "attempt_id"}), frozenset({WIRE_MEMBER})
+        _SENDER, frozenset({"ordinal", "attempt_id"}), frozenset({WIRE_MEMBER})
     ),
-    EventKind.OUTCOME_RECORDED: KindRule(_WORKER, OUTCOME_MEMBERS | _ROW, _FACT | _SETTLING),
+    EventKind.ATTEMPT_EXTENDED: KindRule(
+        frozenset({"caller"}), frozenset({"ordinal", DEADLINE_MEMBER})
+    ),
+    EventKind.OUTCOME_RECORDED: KindRule(_SENDER, OUTCOME_MEMBERS | _ROW, _FACT | _SETTLING),
     EventKind.PROBE_STARTED: KindRule(_WORKER, frozenset({"covers_through"})),
     EventKind.EVIDENCE_ADDED: KindRule(frozenset(), EVIDENCE_MEMBERS | _ROW, _SEEN | _SETTLING),
     EventKind.RESOLVED: KindRule(
@@ -109,9 +119,9 @@ KINDS: Final[Mapping[EventKind, KindRule]] = {
     EventKind.DENIED: KindRule(frozenset({"operator"}), APPROVAL_MEMBERS | _ROW, _SETTLING),
     EventKind.COMPENSATED: KindRule(_BROKER, frozenset({"by"})),
     EventKind.ACKNOWLEDGED: KindRule(frozenset({"operator"}), frozenset({"alert"})),
-    EventKind.WAIT: KindRule(_BROKER, _ROW),
-    EventKind.PARK: KindRule(_BROKER, _ROW),
-    EventKind.SETTLE: KindRule(_BROKER, _ROW, _SETTLING),
+    EventKind.WAIT: KindRule(_DECIDER, _ROW),
+    EventKind.PARK: KindRule(_DECIDER, _ROW),
+    EventKind.SETTLE: KindRule(_DECIDER, _ROW, _SETTLING),
     EventKind.PARKED: KindRule(_BROKER, frozenset({"generation"})),
     # Facts after the end: an outcome or evidence, told apart by their members.
     EventKind.LATE_FACT: KindRule(frozenset(), _LATE, _SEEN),
@@ -140,7 +150,8 @@ _EITHER_FACT: Final = frozenset({EventKind.LATE_FACT, EventKind.DUPLICATE_DETECT
 # Who may tell what.
 SOURCE_ROLES: Final[Mapping[EvidenceSource, frozenset[str]]] = {
     EvidenceSource.PROBE: _WORKER,
-    EvidenceSource.TRANSACTION: _WORKER,
+    # A caller's too: of a transaction of its own.
+    EvidenceSource.TRANSACTION: _SENDER,
     EvidenceSource.WEBHOOK: frozenset({"webhook", "caller"}),
     EvidenceSource.OPERATOR: frozenset({"operator", "caller"}),
 }

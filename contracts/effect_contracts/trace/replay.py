@@ -16,6 +16,7 @@ from uuid import UUID
 
 from effect_contracts.audit import first_count_at, is_count, next_count_at
 from effect_contracts.decide import Action, Decision, Reason, decide
+from effect_contracts.election import election_decision, extended_deadline, sender_actor
 from effect_contracts.facts import (
     CODE_FAILURE_NOTICE,
     CODE_OPERATION_GONE,
@@ -30,10 +31,12 @@ from effect_contracts.facts import (
     Verdict,
 )
 from effect_contracts.life import LifeEvent
+from effect_contracts.receipts import receipt_time
 from effect_contracts.trace import guards
 from effect_contracts.trace.findings import Rule, require
 from effect_contracts.trace.kinds import (
     AFTER_END,
+    DEADLINE_MEMBER,
     DRILL_MEMBER,
     DRILL_TAKEOVER_SECONDS_MAX,
     EVIDENCE_ID_MEMBER,
@@ -168,7 +171,9 @@ class Replay:
         require(same, Rule.FACTS, "the intent holds another wire request than this attempt had")
         require(row.started_at == at, Rule.FACTS, "the attempt started at another time")
         _require_executor(event, row)
-        decision = decide(timeline.facts(at), timeline.policy, at)
+        # A caller that is elected stands ready to send, whatever workers may.
+        rules = election_decision if event.role == "caller" else decide
+        decision = rules(timeline.facts(at), timeline.policy, at)
         granted = decision.action is Action.DISPATCH and decision.ordinal == row.ordinal
         # The rules of §4 come first: they say best what is wrong.
         timeline.lose(decision.lost, at)
@@ -177,11 +182,38 @@ class Replay:
             granted, Rule.DECISION, f"the facts said {decision.action} ({decision.reason}) instead"
         )
         self._require_move(event, decision.event, decision.reason)
-        lasts = timedelta(seconds=timeline.policy.attempt_deadline_seconds)
-        require(row.deadline_at == at + lasts, Rule.FACTS, "the attempt has another deadline")
-        timeline.start(row)
+        until = at + timedelta(seconds=timeline.policy.attempt_deadline_seconds)
+        extended = event.role == "caller" and row.deadline_at > until
+        fits = extended or row.deadline_at == until
+        require(fits, Rule.FACTS, "the attempt has another deadline")
+        timeline.start(row, until)
         margin = timedelta(seconds=timeline.policy.clock_margin_seconds)
-        self._stand(row.deadline_at + margin)
+        self._stand(until + margin)
+
+    def _attempt_extended(self, event: ReadEvent) -> None:
+        """A caller goes on to hold its election: as long as the contract allows, and no longer."""
+        timeline, record = self.timeline, event.record
+        row = timeline.row(event.number("ordinal"))
+        _require_executor(event, row)
+        require(timeline.outcome(row.ordinal) is None, Rule.FACTS, "the attempt is not open")
+        told = event.metadata[DEADLINE_MEMBER]
+        if self._pruned_before is not None and row.started_at < self._pruned_before:
+            # The extensions before are not told any more; the row knows where they have led.
+            self._stand(None)
+            self.next_action = None
+            return
+        facts = timeline.facts(record.at)
+        attempt = facts.attempts[row.ordinal - 1]
+        until = extended_deadline(attempt, facts, timeline.policy, record.at)
+        require(until is not None, Rule.DECISION, "this lease could not be extended")
+        assert until is not None
+        require(told == receipt_time(until), Rule.FACTS, "the lease lasts until another moment")
+        move = (record.event, record.reason)
+        stays = move == (LifeEvent.ATTEMPT_OPEN.value, Reason.ATTEMPT_OPEN.value)
+        require(stays, Rule.DECISION, "an extension changes nothing else")
+        timeline.extend(row.ordinal, until)
+        margin = timedelta(seconds=timeline.policy.clock_margin_seconds)
+        self._stand(until + margin)
 
     def _outcome_recorded(self, event: ReadEvent) -> None:
         self._add_outcome(event)
@@ -491,13 +523,14 @@ def _require_fact(event: ReadEvent, computed: Callable[[], str]) -> None:
 
 
 def _require_executor(event: ReadEvent, row: AttemptRecord) -> None:
-    wanted = f"worker:{row.executor_id}"
+    wanted = sender_actor(row.executor_id)
     require(event.record.actor == wanted, Rule.ACTOR, "only the process that sends writes this")
 
 
 _STEPS: Final[Mapping[EventKind, Callable[[Replay, ReadEvent], None]]] = {
     EventKind.SUBMITTED: Replay._submitted,
     EventKind.ATTEMPT_STARTED: Replay._attempt_started,
+    EventKind.ATTEMPT_EXTENDED: Replay._attempt_extended,
     EventKind.OUTCOME_RECORDED: Replay._outcome_recorded,
     EventKind.PROBE_STARTED: Replay._probe_started,
     EventKind.EVIDENCE_ADDED: Replay._evidence_added,

@@ -8,6 +8,7 @@ from typing import Final
 
 from effect_contracts import keys
 from effect_contracts.document import ContractDocument
+from effect_contracts.election import CALLER_PREFIX
 from effect_contracts.errors import InvalidOperationKey
 from effect_contracts.facts import (
     FINAL_STATES,
@@ -69,7 +70,9 @@ def row_findings(line: EffectLine) -> Iterator[Finding]:
         yield Finding(Rule.FACTS, "two pieces of evidence share an id")
     if (intent.target_identity is not None) != bool(ordinals):
         yield Finding(Rule.TARGET, "a target is bound by the first attempt and by nothing else")
-    if ordinals and intent.wire_digest is None:
+    # What a caller performs is rendered by the caller.
+    by_workers = [r for r in line.attempts if not r.executor_id.startswith(CALLER_PREFIX)]
+    if by_workers and intent.wire_digest is None:
         yield Finding(Rule.TARGET, "it was sent and no request is bound to it")
     for row in line.attempts:
         if row.target_identity != intent.target_identity:

@@ -176,9 +176,14 @@ class Timeline:
         require(latest is not None and latest >= at, Rule.FACTS, "the intent was not approved here")
         self.approved_at = at
 
-    def start(self, row: AttemptRecord) -> None:
-        """An attempt was granted."""
-        self._known[row.ordinal] = Attempt(row.ordinal, row.started_at, row.deadline_at)
+    def start(self, row: AttemptRecord, deadline_at: datetime | None = None) -> None:
+        """An attempt was granted, until this moment at first; the row knows the last one."""
+        until = row.deadline_at if deadline_at is None else deadline_at
+        self._known[row.ordinal] = Attempt(row.ordinal, row.started_at, until)
+
+    def extend(self, ordinal: int, deadline_at: datetime) -> None:
+        """The lease of an attempt was extended."""
+        self._known[ordinal] = replace(self._known[ordinal], deadline_at=deadline_at)
 
     def lose(self, ordinals: tuple[int, ...], at: datetime) -> None:
         """Open attempts past their deadline were closed, by whoever wrote this event.
@@ -192,8 +197,9 @@ class Timeline:
             self._presume(ordinal)
 
     def record(self, row: AttemptRecord) -> None:
-        """The sender recorded an outcome."""
-        self._known[row.ordinal] = _recorded(row)
+        """The sender recorded an outcome; how long its lease lasts is told by other events."""
+        told = self._known[row.ordinal].deadline_at
+        self._known[row.ordinal] = replace(_recorded(row), deadline_at=told)
 
     def tell(self, wanted: EvidenceRecord) -> None:
         """Evidence was added."""
@@ -222,6 +228,8 @@ class Timeline:
             if known is None:
                 yield Finding(Rule.FACTS, f"no event tells that attempt {ordinal} started")
                 continue
+            if row.deadline_at != known.deadline_at:
+                yield Finding(Rule.FACTS, f"no event tells how long attempt {ordinal} lasts")
             if row.outcome is not known.outcome:
                 yield Finding(Rule.FACTS, f"no event tells the outcome of attempt {ordinal}")
             if (row.lost_at is not None) != (ordinal in self._lost):

@@ -1,0 +1,567 @@
+"""Effects that the caller performs itself: elect, perform, confirm.
+
+    async with broker.perform("shop.charge", arguments, operation_key=key) as effect:
+        answer = await call_the_target(idempotency_key=effect.downstream_key)
+        await effect.confirm(answer)
+    effect.outcome                      # a value, whoever has performed it
+
+Whoever is not elected has no downstream key: asking for it ends the block, and `outcome` says what
+there is to know. An outcome that nobody knows is a value and never an error, as everywhere in this
+SDK; an exception of the block's own goes on, and what it left behind is recorded as ambiguous.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import wraps
+from types import TracebackType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    ParamSpec,
+    Self,
+    TypeAlias,
+    TypeVar,
+)
+from uuid import UUID
+
+from effect_broker.sdk.bodies import body_of, checked_operation_key, plain
+from effect_broker.sdk.errors import Body, BrokerError, NotElected, NotUnderstood, RequestRefused
+from effect_broker.sdk.results import (
+    Cancelled,
+    Compensated,
+    Effect,
+    Failed,
+    NotYet,
+    Receipt,
+    Succeeded,
+    Unknown,
+    WaitsForPerson,
+    effect_from,
+    outcome_of,
+)
+from effect_contracts.canonical import BODY_BYTES_MAX, canonical_bytes
+from effect_contracts.errors import InvalidPayload, InvalidRequest, RequestReason
+from effect_contracts.facts import Outcome as AttemptOutcome
+
+if TYPE_CHECKING:
+    from effect_broker.sdk.client import AsyncBroker
+    from effect_broker.sdk.face import Broker
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+# Of 256 bits, in base64url: what nobody guesses.
+_TOKEN_BYTES: Final = 32
+# A lease is extended when a third of it is over: two extensions may fail before it ends.
+_EXTENSIONS_PER_LEASE: Final = 3
+
+_FAILURES: Final = frozenset(
+    {
+        AttemptOutcome.REJECTED,
+        AttemptOutcome.NOT_SENT,
+        AttemptOutcome.RETRYABLE,
+        AttemptOutcome.KEY_CONFLICT,
+        AttemptOutcome.AMBIGUOUS,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Performed:
+    """It happened, once as the guarantee of its contract says.
+
+    Attributes:
+        result: what the call that performed it has confirmed, here or long ago.
+        replayed: another call has performed it, and this one did not.
+        receipt: of a replay; for the others `broker.receipt(effect_id)` has it.
+    """
+
+    effect_id: UUID
+    result: Any = field(repr=False)
+    external_id: str | None = None
+    replayed: bool = False
+    receipt: Receipt | None = None
+
+
+PerformOutcome: TypeAlias = (
+    Performed | Failed | Cancelled | Compensated | Unknown | WaitsForPerson | NotYet
+)
+"""What has become of an effect that callers perform; `match` over it is total.
+
+`NotYet` is an effect that somebody else performs now, or that may be performed again later:
+`ask_again_at` says when it makes sense to ask. `Unknown` is no reason to perform it by other ways.
+"""
+
+
+@dataclass(slots=True)
+class _Lease:
+    """What the elected holds; `ends_at_seconds` is on the boot clock, read before it was asked."""
+
+    ordinal: int
+    ends_at_seconds: float
+    extends: bool
+    downstream_key: str = field(repr=False)
+
+
+class AsyncPerformance:
+    """One call of `perform`; `async with` it. See `AsyncBroker.perform`."""
+
+    def __init__(
+        self,
+        broker: AsyncBroker,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        operation_key: str,
+        trace_id: str | None,
+    ) -> None:
+        self._broker = broker
+        self._token = secrets.token_urlsafe(_TOKEN_BYTES)
+        self._body = body_of(
+            {
+                "operation_key": checked_operation_key(operation_key),
+                "tool": tool,
+                "arguments": plain(arguments),
+                "election": self._token,
+                "trace_id": trace_id,
+            }
+        )
+        self._effect: Effect | None = None
+        self._lease: _Lease | None = None
+        self._extending: asyncio.Task[None] | None = None
+        self._told = False
+        self._veto: NotElected | None = None
+        self.outcome: PerformOutcome | None = None
+
+    # What the block sees ---------------------------------------------------------------------
+
+    @property
+    def elected(self) -> bool:
+        """Whether this caller, and nobody else, performs the effect now."""
+        return self._lease is not None
+
+    @property
+    def effect(self) -> Effect:
+        """The effect as it stood when the block began."""
+        assert self._effect is not None, "it is known once the block has begun"
+        return self._effect
+
+    @property
+    def effect_id(self) -> UUID:
+        """The effect's id."""
+        return self.effect.effect_id
+
+    @property
+    def downstream_key(self) -> str:
+        """The key to send to the target; the same for whoever performs the effect.
+
+        Raises:
+            NotElected: this caller is not to perform it.
+        """
+        return self._held().downstream_key
+
+    @property
+    def lease_seconds_left(self) -> float:
+        """For how long this caller may still begin to send; 0 for who is not elected."""
+        lease = self._lease
+        now = self._broker._clock.boot_seconds()
+        return 0.0 if lease is None else max(0.0, lease.ends_at_seconds - now)
+
+    def check(self) -> None:
+        """Return if the call may begin now; the last thing to do before it.
+
+        Raises:
+            NotElected: this caller is not elected, or its lease is over.
+        """
+        self._held()
+        if self.lease_seconds_left <= 0:
+            raise self._refusal("The lease is over: somebody else may perform this effect now.")
+
+    async def confirm(
+        self,
+        result: Any = None,
+        *,
+        external_id: str | None = None,
+        fields: Mapping[str, Any] | None = None,
+        code: str = "ok",
+    ) -> None:
+        """Record that it has happened; returns once that is durable, with a receipt.
+
+        A result that has no form in JSON, or is too large, is left out and said to be: the commit
+        is a fact whatever its answer looks like.
+
+        Args:
+            result: what whoever asks again gets back; stored encrypted.
+            external_id: the target's own id of the object.
+            fields: small values, kept beside the result.
+
+        Raises:
+            ElectionLost: it came too late to settle the effect, and was recorded as a fact.
+            Conflict: another outcome stands.
+            Unavailable: nothing is known of the confirm, which may be repeated. The effect itself
+                must not be: the broker finds out what the contract lets it find out.
+        """
+        members: dict[str, object] = {"external_id": external_id}
+        left_out = _left_out(result)
+        if left_out is not None:
+            fields = {**(fields or {}), "left_out": left_out}
+        elif result is not None:
+            members["result"] = result
+        members["fields"] = dict(fields) if fields else None
+        await self._tell(AttemptOutcome.COMMITTED, code, members)
+        self.outcome = Performed(self.effect_id, result, external_id)
+
+    async def fail(
+        self,
+        outcome: AttemptOutcome | str = AttemptOutcome.AMBIGUOUS,
+        *,
+        code: str = "failed",
+        retry_after_seconds: float | None = None,
+    ) -> None:
+        """Record another outcome of the call.
+
+        Args:
+            outcome: `not_sent` (no byte has left), `rejected` (refused for good) and `retryable`
+                (refused for now) say that it has not happened: only a proof makes them so.
+                `key_conflict`: the target knows the key with other content. All else is
+                `ambiguous`.
+            code: a stable word for it.
+            retry_after_seconds: of `retryable`, as the target asked.
+
+        Raises:
+            RequestRefused: no such outcome. And as `confirm`.
+        """
+        try:
+            said = AttemptOutcome(outcome)
+        except ValueError:
+            said = AttemptOutcome.COMMITTED
+        if said not in _FAILURES:
+            raise RequestRefused(InvalidRequest(RequestReason.FORMAT, field="/outcome").detail)
+        await self._tell(said, code, {"retry_after_seconds": retry_after_seconds})
+        self.outcome = await self._standing(await self._broker.get(self.effect_id))
+
+    # The block -----------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        asked_at = 0.0
+
+        def ask() -> Awaitable[Body]:
+            nonlocal asked_at
+            # Before each try: a lease is measured from before it can have begun.
+            asked_at = self._broker._clock.boot_seconds()
+            return self._broker._transport.elect(self._body)
+
+        answer = await self._broker._insist(ask)
+        effect = self._effect = effect_from(_member(answer, "effect"))
+        if answer.get("elected") is not True:
+            self.outcome = await self._standing(effect)
+            return self
+        self._lease = _lease_from(answer, asked_at)
+        if self._lease.extends:
+            self._extending = asyncio.create_task(self._extend())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if self._extending is not None:
+            self._extending.cancel()
+        vetoed = error is not None and error is self._veto
+        if self._lease is None or self._told:
+            if self.outcome is None:
+                # What was told may not have arrived: what is known is that nobody knows.
+                self.outcome = Unknown(self.effect)
+            return vetoed
+        code = "exception" if error is not None and not vetoed else "not_stated"
+        try:
+            await self._tell(AttemptOutcome.AMBIGUOUS, code, {})
+            if error is None or vetoed:
+                self.outcome = await self._standing(await self._broker.get(self.effect_id))
+        except BrokerError:
+            # The broker finds out by itself when the lease is over. What is known here is that
+            # nobody knows.
+            self.outcome = self.outcome or Unknown(self.effect)
+        if error is not None and not vetoed:
+            error.add_note(
+                f"effect {self.effect_id}: nobody knows whether it has happened. Do not perform it "
+                "by another way; perform() with the same operation key says what may be done"
+            )
+        return vetoed
+
+    # Inside --------------------------------------------------------------------------------------
+
+    def _held(self) -> _Lease:
+        if self._lease is None:
+            raise self._refusal("This caller is not to perform the effect; its outcome says why.")
+        return self._lease
+
+    def _refusal(self, detail: str) -> NotElected:
+        """The error that ends this block, and no other one."""
+        self._veto = NotElected(detail)
+        return self._veto
+
+    async def _tell(
+        self, outcome: AttemptOutcome, code: str, members: Mapping[str, object]
+    ) -> None:
+        lease = self._held()
+        body = body_of({"election": self._token, "outcome": outcome.value, "code": code, **members})
+        broker, effect_id = self._broker, self.effect_id
+        try:
+            await broker._insist(
+                lambda: broker._transport.attempt(effect_id, lease.ordinal, "confirm", body)
+            )
+        finally:
+            # Whatever came of it: what the block has said is not replaced by the block's end.
+            self._told = True
+
+    async def _extend(self) -> None:
+        """Let the lease last while the block runs, as far as the contract permits."""
+        lease, broker = self._held(), self._broker
+        body = body_of({"election": self._token})
+        while True:
+            left = self.lease_seconds_left
+            await broker._clock.sleep(left / _EXTENSIONS_PER_LEASE)
+            asked_at = broker._clock.boot_seconds()
+            with suppress(BrokerError):
+                answer = await broker._transport.attempt(
+                    self.effect_id, lease.ordinal, "extend", body
+                )
+                if answer.get("held") is not True:
+                    lease.ends_at_seconds = -math.inf
+                    return
+                until = asked_at + _seconds(answer, "lease_seconds")
+                lease.ends_at_seconds = max(lease.ends_at_seconds, until)
+            if self.lease_seconds_left <= 0:
+                return
+
+    async def _standing(self, effect: Effect) -> PerformOutcome:
+        receipt = await self._broker.receipt(effect) if effect.final else None
+        seen = outcome_of(effect, receipt)
+        if isinstance(seen, Succeeded):
+            receipt = seen.receipt
+            return Performed(effect.effect_id, receipt.result, receipt.external_id, True, receipt)
+        return seen
+
+
+class Performance:
+    """One call of `perform`, for threads; `with` it. See `Broker.perform`."""
+
+    def __init__(self, broker: Broker, begin: Callable[[AsyncBroker], AsyncPerformance]) -> None:
+        self._broker = broker
+        self._begin = begin
+        self._inner: AsyncPerformance | None = None
+
+    @property
+    def _performance(self) -> AsyncPerformance:
+        assert self._inner is not None, "the block has begun"
+        return self._inner
+
+    @property
+    def elected(self) -> bool:
+        """As `AsyncPerformance.elected`."""
+        return self._performance.elected
+
+    @property
+    def outcome(self) -> PerformOutcome | None:
+        """What has become of the effect; None while nothing is known."""
+        return self._performance.outcome
+
+    @property
+    def effect(self) -> Effect:
+        """As `AsyncPerformance.effect`."""
+        return self._performance.effect
+
+    @property
+    def effect_id(self) -> UUID:
+        """The effect's id."""
+        return self._performance.effect_id
+
+    @property
+    def downstream_key(self) -> str:
+        """As `AsyncPerformance.downstream_key`."""
+        return self._performance.downstream_key
+
+    @property
+    def lease_seconds_left(self) -> float:
+        """As `AsyncPerformance.lease_seconds_left`."""
+        return self._performance.lease_seconds_left
+
+    def check(self) -> None:
+        """As `AsyncPerformance.check`."""
+        self._performance.check()
+
+    def confirm(
+        self,
+        result: Any = None,
+        *,
+        external_id: str | None = None,
+        fields: Mapping[str, Any] | None = None,
+        code: str = "ok",
+    ) -> None:
+        """Record that it has happened. See `AsyncPerformance.confirm`."""
+        self._broker._run(
+            lambda _: self._performance.confirm(
+                result, external_id=external_id, fields=fields, code=code
+            )
+        )
+
+    def fail(
+        self,
+        outcome: AttemptOutcome | str = AttemptOutcome.AMBIGUOUS,
+        *,
+        code: str = "failed",
+        retry_after_seconds: float | None = None,
+    ) -> None:
+        """Record another outcome of the call. See `AsyncPerformance.fail`."""
+        self._broker._run(
+            lambda _: self._performance.fail(
+                outcome, code=code, retry_after_seconds=retry_after_seconds
+            )
+        )
+
+    def __enter__(self) -> Self:
+        async def enter(broker: AsyncBroker) -> AsyncPerformance:
+            return await self._begin(broker).__aenter__()
+
+        self._inner = self._broker._run(enter)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        return self._broker._run(lambda _: self._performance.__aexit__(kind, error, trace))
+
+
+# The decorators ----------------------------------------------------------------------------------
+
+
+def performed_async(
+    broker: AsyncBroker,
+    tool: str,
+    key: Callable[..., str],
+    arguments: Callable[..., Mapping[str, Any]] | None,
+) -> Callable[
+    [Callable[Concatenate[AsyncPerformance, P], Awaitable[T]]],
+    Callable[P, Awaitable[PerformOutcome]],
+]:
+    """Return the decorator of `AsyncBroker.performed`."""
+
+    def decorate(
+        function: Callable[Concatenate[AsyncPerformance, P], Awaitable[T]],
+    ) -> Callable[P, Awaitable[PerformOutcome]]:
+        told = _told_by(function, arguments)
+
+        @wraps(function)
+        async def perform(*args: P.args, **kwargs: P.kwargs) -> PerformOutcome:
+            operation_key = key(*args, **kwargs)
+            async with broker.perform(
+                tool, told(*args, **kwargs), operation_key=operation_key
+            ) as effect:
+                if effect.elected:
+                    returned = await function(effect, *args, **kwargs)
+                    if effect.outcome is None:
+                        await effect.confirm(returned)
+            assert effect.outcome is not None, "the block has an outcome, or has raised"
+            return effect.outcome
+
+        return perform
+
+    return decorate
+
+
+def performed(
+    broker: Broker,
+    tool: str,
+    key: Callable[..., str],
+    arguments: Callable[..., Mapping[str, Any]] | None,
+) -> Callable[[Callable[Concatenate[Performance, P], T]], Callable[P, PerformOutcome]]:
+    """Return the decorator of `Broker.performed`."""
+
+    def decorate(
+        function: Callable[Concatenate[Performance, P], T],
+    ) -> Callable[P, PerformOutcome]:
+        told = _told_by(function, arguments)
+
+        @wraps(function)
+        def perform(*args: P.args, **kwargs: P.kwargs) -> PerformOutcome:
+            operation_key = key(*args, **kwargs)
+            with broker.perform(tool, told(*args, **kwargs), operation_key=operation_key) as effect:
+                if effect.elected:
+                    returned = function(effect, *args, **kwargs)
+                    if effect.outcome is None:
+                        effect.confirm(returned)
+            assert effect.outcome is not None, "the block has an outcome, or has raised"
+            return effect.outcome
+
+        return perform
+
+    return decorate
+
+
+def _told_by(
+    function: Callable[..., Any], arguments: Callable[..., Mapping[str, Any]] | None
+) -> Callable[..., Mapping[str, Any]]:
+    """How a call's arguments become the effect's: by name, the first one (the effect) left out."""
+    if arguments is not None:
+        return arguments
+    signature = inspect.signature(function)
+    named = list(signature.parameters.values())[1:]
+    bare = signature.replace(parameters=named)
+
+    def by_name(*args: Any, **kwargs: Any) -> Mapping[str, Any]:
+        bound = bare.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    return by_name
+
+
+# Reading -----------------------------------------------------------------------------------------
+
+
+def _lease_from(answer: Body, asked_at_seconds: float) -> _Lease:
+    ordinal, key = answer.get("ordinal"), answer.get("downstream_key")
+    if not isinstance(ordinal, int) or not isinstance(key, str):
+        raise NotUnderstood("The answer is not an election as this SDK knows it.")
+    ends_at = asked_at_seconds + _seconds(answer, "lease_seconds")
+    return _Lease(ordinal, ends_at, answer.get("lease_extends") is True, key)
+
+
+def _seconds(answer: Body, member: str) -> float:
+    value = answer.get(member)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise NotUnderstood("The answer is not an election as this SDK knows it.")
+    return float(value)
+
+
+def _member(answer: Body, name: str) -> Body:
+    value = answer.get(name)
+    if not isinstance(value, dict):
+        raise NotUnderstood("The answer is not an election as this SDK knows it.")
+    return value
+
+
+def _left_out(result: Any) -> str | None:
+    """Why a result cannot be told, or None. Half of a body is for the rest of it."""
+    if result is None:
+        return None
+    try:
+        canonical_bytes(result, bytes_max=BODY_BYTES_MAX // 2)
+    except InvalidPayload as problem:
+        return problem.reason.value
+    return None
