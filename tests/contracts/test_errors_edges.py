@@ -45,9 +45,9 @@ def test_a_place_is_told_where_there_is_one(field: str | None, place: str) -> No
 def test_what_is_not_known_is_no_member() -> None:
     assert errors.PayloadConflict(field=None).extras == {}
     assert errors.StaleVersion(expected=0).extras == {"expected_version": 0}
-    assert errors.InvalidOperationKey(errors.OperationKeyReason.TOO_LONG, offset_chars=0).extras == {
-        "reason": "too_long", "offset": 0,
-    }  # fmt: skip
+    too_long = errors.OperationKeyReason.TOO_LONG
+    told = errors.InvalidOperationKey(too_long, offset_chars=0).extras
+    assert told == {"reason": "too_long", "offset": 0}
     known = errors.PayloadConflict(field=None, effect_id=UUID(int=7), state=EffectState.PREPARED)
     assert known.extras == {"effect_id": str(UUID(int=7)), "state": "prepared"}
 

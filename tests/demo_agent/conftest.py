@@ -72,7 +72,7 @@ def scene(
         broker.start_api()
         made.ensure_workers(1)
         yield made
-    drop_database(running_server, database)
+    drop_database(running_server, database.name)
 
 
 @pytest.fixture
@@ -81,13 +81,14 @@ def desk(scene: Scene, tmp_path: Path, request: pytest.FixtureRequest) -> Desk:
     scene.ensure_workers(1)
     broker = scene.broker
     name = "".join(c if c.isalnum() else "_" for c in request.node.name)[5:25]
-    tools = []
+    tools, contracts = [], []
     for tool in TOOLS:
         head, document, mode = KINDS[tool.name]
         kind = f"{head}_{name}"
         broker.target.client.set_mode(kind, mode)
-        broker.apply(tuned(document, broker.target.url, kind))
+        contracts.append(tuned(document, broker.target.url, kind))
         tools.append(replace(tool, tool=f"proof.{kind}"))
+    broker.apply(*contracts)
     key = broker.http.headers["Authorization"].removeprefix("Bearer ")
     access = {"EFFECT_BROKER_URL": str(broker.http.base_url), "EFFECT_BROKER_API_KEY": key}
     return Desk(scene, f"run-{name}", tmp_path, tuple(tools), access)

@@ -44,10 +44,12 @@ def register(app: typer.Typer, opens: Opens) -> None:
         ] = None,
     ) -> None:
         """Kill an agent between its plan and the answer, start it again, and count."""
-        from effect_broker.proof.agent.demo import AgentFailed, run_agent
+        from effect_broker.proof.agent.demo import JOURNAL, AgentFailed, run_agent
         from effect_broker.proof.broker import NotInTime
 
         choice = _choice(provider, model, task, crash)
+        if keep is not None and (keep / JOURNAL).exists():
+            complain(f"{keep} holds an earlier run; --keep needs a directory without one")
 
         def tell(text: str) -> None:
             typer.echo(text, err=as_json)

@@ -75,7 +75,7 @@ def conformance_of(
         drifted = (
             arguments_of(document, drift)
             if drift is not None
-            else conformance.driftedarguments_of(document, adapter, given)
+            else conformance.drifted_arguments(document, adapter, given)
         )
         trial = Trial(document, adapter, given, drifted, SystemClock(), new_id, arrivals)
         results = run(conformance.examine(trial))
@@ -135,7 +135,7 @@ def _show(document: ContractDocument, results: tuple[Result, ...], as_json: bool
 def arguments_of(document: ContractDocument, file: Path) -> JsonValue:
     """Return the arguments in a file; they satisfy the contract, or the command ends."""
     value = parse_strict(_text(file, BODY_BYTES_MAX).encode())
-    document.checkarguments_of(value)
+    document.check_arguments(value)
     return value
 
 

@@ -15,7 +15,7 @@ import json
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from effect_broker.proof.target.client import LedgerView
 from effect_broker.sdk.access import ENV_API_KEY, ENV_URL
 
 RUN_ID = "demo"
+JOURNAL = "agent-journal.jsonl"
 _PROGRAM = ("effect_broker.proof.agent",)
 # A model over the network may think that long before its first call, and in a whole run.
 _FIRST_CALL_SECONDS = 180.0
@@ -48,7 +49,7 @@ class Choice:
     model: str | None = None
     task: str = TASK
     crash: bool = True
-    environment: Mapping[str, str] | None = None
+    environment: Mapping[str, str] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ def run_agent(broker: ProofBroker, choice: Choice, tell: Callable[[str], None]) 
     broker.apply(*contracts(broker.target.url))
     target.script("commit;RST", kind=KINDS["pay_courier"][0], repeat_last=True)
     api_key = broker.add_tenant("agent")
-    journal = broker.directory / "agent-journal.jsonl"
+    journal = broker.directory / JOURNAL
     killed_with: int | None = None
     if choice.crash:
         target.script("gate(agent)")

@@ -207,7 +207,7 @@ class Agent:
 
 
 def told(outcome: Outcome) -> dict[str, Any]:
-    """Return what a model is told of an outcome; what it may never see is not in it."""
+    """Return what a model is told of an outcome: facts, and nothing that it could move."""
     match outcome:
         case Succeeded() | Compensated():
             said = _said(outcome, "yes", "Done, with a receipt. Nothing is left to do.")
