@@ -201,6 +201,7 @@ async def lost_answer_is_settled(trial: Trial) -> Result | None:
         return None
     name, key = "lost_answer_is_settled", trial.fresh_key()
     lost = await trial.send(key, trial.arguments)
+    ids: tuple[str, ...]
     if lost.outcome is not Outcome.COMMITTED:
         text = f"a plain request with another key was answered with {said(lost)}"
         return Result(name, Judgement.BROKEN, text)

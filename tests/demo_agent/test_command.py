@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from effect_broker.cli import main
+from cli.commands import Cli
 from effect_broker.cli.agent import _choice
 from effect_broker.proof.agent.demo import JOURNAL
 
@@ -30,21 +30,17 @@ def test_options_that_cannot_be_are_one_line(
 ) -> None:
     for name in ("OPENAI_API_KEY", "XAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(SystemExit) as ended:
-        main(["demo", "agent", *options])
-    assert ended.value.code == 1
-    lines = capsys.readouterr().err.splitlines()
+    lines = Cli(monkeypatch, capsys)("demo", "agent", *options).refused().splitlines()
     assert len(lines) == 1
     assert said in lines[0]
 
 
 def test_a_directory_with_an_earlier_run_is_not_gone_on_with(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / JOURNAL).touch()
-    with pytest.raises(SystemExit):
-        main(["demo", "agent", "--keep", str(tmp_path)])
-    assert "holds an earlier run" in capsys.readouterr().err
+    ended = Cli(monkeypatch, capsys)("demo", "agent", "--keep", tmp_path)
+    assert "holds an earlier run" in ended.refused()
 
 
 def test_the_key_of_the_model_is_for_the_agent_alone(monkeypatch: pytest.MonkeyPatch) -> None:

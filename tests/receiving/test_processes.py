@@ -82,28 +82,33 @@ async def shop(shop_url: str) -> PostgresShop:
     return PostgresShop(store, shop_url)
 
 
-def test_processes_that_race_for_a_key_do_its_work_once_in_either_way(
-    shop: PostgresShop, shop_url: str, order: str
-) -> None:
-    ways = ("atomic", "atomic", "separate", "separate")
+@pytest.fixture(scope="module")
+def racing(shop_url: str) -> Iterator[list[Process]]:
+    """Three processes that live as long as this module: two of one way, and one of the other."""
     with ExitStack() as stack:
-        racing = [stack.enter_context(process(shop_url, way)) for way in ways]
-        names = [f"{order}-{number}" for number in range(10)]
-        answers: list[tuple[str, httpx.Response]] = []
-        assert all(at.port for at in racing)
-        start = threading.Barrier(len(racing))
+        ways = ("atomic", "atomic", "separate")
+        yield [stack.enter_context(process(shop_url, way)) for way in ways]
 
-        def race(at: Process) -> None:
-            for name in names:
-                start.wait(30)
-                answers.append((name, at.place(name)))
 
-        racers = [threading.Thread(target=race, args=(at,)) for at in racing]
-        for racer in racers:
-            racer.start()
-        for racer in racers:
-            racer.join(60)
-    assert len(answers) == 40
+def test_processes_that_race_for_a_key_do_its_work_once_in_either_way(
+    shop: PostgresShop, racing: list[Process], order: str
+) -> None:
+    names = [f"{order}-{number}" for number in range(8)]
+    answers: list[tuple[str, httpx.Response]] = []
+    assert all(at.port for at in racing)
+    start = threading.Barrier(2 * len(racing))
+
+    def race(at: Process) -> None:
+        for name in names:
+            start.wait(30)
+            answers.append((name, at.place(name)))
+
+    racers = [threading.Thread(target=race, args=(at,)) for at in racing * 2]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join(60)
+    assert len(answers) == len(names) * len(racers)
     for name in names:
         told = [answer for other, answer in answers if other == name]
         done = [answer for answer in told if answer.status_code == 201]
@@ -115,23 +120,23 @@ def test_processes_that_race_for_a_key_do_its_work_once_in_either_way(
 
 @pytest.mark.parametrize("way", ["atomic", "separate"])
 def test_a_process_killed_after_the_work_never_leads_to_a_second_order(
-    shop: PostgresShop, shop_url: str, order: str, way: str
+    shop: PostgresShop, racing: list[Process], shop_url: str, order: str, way: str
 ) -> None:
-    with process(shop_url, way) as killed, process(shop_url, way) as other:
-        with pytest.raises(httpx.TransportError):
-            _killed_in_the_middle(killed, order)
-        # The server sees a dead process at once, and its transaction is gone.
-        states = _states_until_settled(other, order)
-        if way == "atomic":
-            assert states[-1] == "not_landed"
-            assert shop.orders(order) == 0
-            assert other.place(order).status_code == 201
-        else:
-            assert states[-1] == "unknown"
-            # The same bytes, again and again: the order is there, and is not made again.
-            for _ in range(2):
-                answer = other.place(order, "wait")
-                assert (answer.status_code, answer.json()["code"]) == (409, "outcome_unknown")
+    other = racing[0] if way == "atomic" else racing[-1]
+    with process(shop_url, way) as killed, pytest.raises(httpx.TransportError):
+        _killed_in_the_middle(killed, order)
+    # The database sees a dead process at once, and its transaction is gone.
+    states = _states_until_settled(other, order)
+    if way == "atomic":
+        assert states[-1] == "not_landed"
+        assert shop.orders(order) == 0
+        assert other.place(order).status_code == 201
+    else:
+        assert states[-1] == "unknown"
+        # The same bytes, again and again: the order is there, and is not made again.
+        for _ in range(2):
+            answer = other.place(order, "wait")
+            assert (answer.status_code, answer.json()["code"]) == (409, "outcome_unknown")
     assert shop.orders(order) == 1
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
-from effect_contracts.facts import EvidenceSource, Outcome, Policy, SafetyClass, Verdict
+from effect_contracts.facts import (
+    EffectState,
+    EvidenceSource,
+    Outcome,
+    Policy,
+    SafetyClass,
+    Verdict,
+)
 from effect_contracts.trace.findings import Broken, Rule
-from effect_contracts.trace.log import AttemptRecord, EffectLine, EvidenceRecord
+from effect_contracts.trace.log import AttemptRecord, EffectLine, EvidenceRecord, IntentRecord
 from effect_contracts.trace.timeline import Timeline
-from trace_check.corpus import scheduled
-from trace_check.forging import parsed
 
 BEGAN_AT = datetime(2026, 11, 30, 12, tzinfo=UTC)
 DEADLINE, MARGIN, TRANSIT = 30.0, 0.5, 5.0
@@ -61,15 +64,22 @@ def evidence(
     )  # fmt: skip
 
 
-@cache
 def nothing_known() -> EffectLine:
     """An effect of which nothing is known."""
-    told = parsed(scheduled("idempotent", 1))[2]
-    line = EffectLine.model_validate_json(json.dumps(told))
-    nobody = {"cancel_requested_at": None, "send_before": None}
-    return line.model_copy(
-        update={"attempts": (), "evidence": (), "resolutions": (), "events": (), "receipt": None,
-                "intent": line.intent.model_copy(update=nobody)}
+    intent = IntentRecord(
+        tenant_id=UUID(int=1), effect_id=UUID(int=2), operation_key="key", tool="charge",
+        request_hash="1" * 64, contract_name="charge", contract_version="1",
+        contract_digest="2" * 64, safety=SafetyClass.RECONCILABLE,
+        downstream_key_digest="3" * 64, target_identity="t", wire_digest=None,
+        requested_by="caller:c", send_before=None, cancel_requested_at=None,
+        reconcile_asked_at=None, approved_at=None, failed_by_operator_at=None,
+        created_at=BEGAN_AT, updated_at=BEGAN_AT, state=EffectState.PREPARED, reason="submitted",
+        version=1, latest_ordinal=0, retention_stage=0, next_action_at=None, parked=False,
+        alert=None, receipt_digest=None, event_digest="4" * 64,
+    )  # fmt: skip
+    return EffectLine(
+        type="effect", intent=intent, attempts=(), evidence=(), mutations=(), resolutions=(),
+        receipt=None, events=(),
     )  # fmt: skip
 
 

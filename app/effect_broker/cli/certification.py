@@ -50,6 +50,38 @@ _MARKS: Final = {
 _SAMPLES_MAX: Final = 100
 _ACTOR: Final = "command line"
 
+Arguments = Annotated[
+    Path, typer.Option(metavar="FILE", help="JSON arguments of a request that succeeds.")
+]
+Target = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Origin of the sandbox; else the contract's own."),
+]
+Drift = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Other JSON arguments, to try under the same key."),
+]
+Counter = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="The `effect-broker target` that counts, at the end."),
+]
+RetentionWait = Annotated[
+    str, typer.Option(help="Wait so long at most for a key to be forgotten: 90s, 15m, 2h, 1d.")
+]
+Samples = Annotated[
+    int, typer.Option(min=1, max=_SAMPLES_MAX, help="Measure the settlement lag of so many.")
+]
+ValidDays = Annotated[
+    int, typer.Option(min=1, max=VALID_DAYS_MAX, help="The certificate ends after so long.")
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Where it is written; NAME-VERSION.certificate.json."),
+]
+IKnowThisSends = Annotated[
+    bool, typer.Option("--i-know-this-sends", help="Try what may be a production target.")
+]
+
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
@@ -78,37 +110,15 @@ def register(app: typer.Typer) -> None:
 
 def certify(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The contract, as YAML.")],
-    arguments: Annotated[
-        Path, typer.Option(metavar="FILE", help="JSON arguments of a request that succeeds.")
-    ],
-    target: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Origin of the sandbox; else the contract's own."),
-    ] = None,
-    drift: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Other JSON arguments, to try under the same key."),
-    ] = None,
-    counter: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="The `effect-broker target` that counts, at the end."),
-    ] = None,
-    retention_wait: Annotated[
-        str, typer.Option(help="Wait so long at most for a key to be forgotten: 90s, 15m, 2h, 1d.")
-    ] = "60s",
-    samples: Annotated[
-        int, typer.Option(min=1, max=_SAMPLES_MAX, help="Measure the settlement lag of so many.")
-    ] = 5,
-    valid_days: Annotated[
-        int, typer.Option(min=1, max=VALID_DAYS_MAX, help="The certificate ends after so long.")
-    ] = 30,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Where it is written; NAME-VERSION.certificate.json."),
-    ] = None,
-    i_know_this_sends: Annotated[
-        bool, typer.Option("--i-know-this-sends", help="Try what may be a production target.")
-    ] = False,
+    arguments: Arguments,
+    target: Target = None,
+    drift: Drift = None,
+    counter: Counter = None,
+    retention_wait: RetentionWait = "60s",
+    samples: Samples = 5,
+    valid_days: ValidDays = 30,
+    out: Out = None,
+    i_know_this_sends: IKnowThisSends = False,
     as_json: AsJson = False,
 ) -> None:
     """Try hard to break a contract's promises at a sandbox, and certify what held.
@@ -123,18 +133,8 @@ def certify(
         signer = ring_signer(key_ring(found.settings))
         if signer is None:
             complain("the key ring has no signing key, so that nothing could be certified")
-        others = run(_identities(found, subject.adapter))
-        if not i_know_this_sends and not certification.is_sandbox(
-            subject.identity,
-            subject.adapter.identity(document),
-            others,
-            production=found.settings.production,
-        ):
-            complain(
-                f"{plain(subject.identity, 200)} may be a production target: a contract in use, or "
-                "this one, names it, or EFFECT_BROKER_ENV=production. Name a sandbox with "
-                "--target, or say --i-know-this-sends"
-            )
+        if not i_know_this_sends:
+            _check_sandbox(subject, found)
         try:
             trial = _trial(subject, arguments, drift, counter)
             plan = certification.plan(subject.tried, terms, drifts=trial.drifted is not None)
@@ -152,6 +152,19 @@ def certify(
     if place is None:
         broken = any(record.verdict is TrialVerdict.BROKEN for record in seen.records)
         raise typer.Exit(1 if broken else 3)
+
+
+def _check_sandbox(subject: _Subject, found: Logins) -> None:
+    others = run(_identities(subject, found))
+    own = subject.adapter.identity(subject.document)
+    if not certification.is_sandbox(
+        subject.identity, own, others, production=found.settings.production
+    ):
+        complain(
+            f"{plain(subject.identity, 200)} may be a production target: a contract in use, or "
+            "this one, names it, or EFFECT_BROKER_ENV=production. Name a sandbox with --target, "
+            "or say --i-know-this-sends"
+        )
 
 
 def _subject(document: ContractDocument, target: str | None, found: Logins) -> _Subject:
@@ -181,17 +194,12 @@ def _subject(document: ContractDocument, target: str | None, found: Logins) -> _
     return _Subject(document, tried, adapter, adapter.identity(tried))
 
 
-async def _identities(found: Logins, adapter: Any) -> list[str]:
-    """The targets of the contracts in use, of the kind that the adapter serves."""
+async def _identities(subject: _Subject, found: Logins) -> list[str]:
+    """The targets of the contracts in use, of the same kind of adapter."""
     async with opened(found.of(DatabaseRole.ADMIN)) as pool:
         documents = await active_documents(pool)
-    identities = []
-    for document in documents:
-        try:
-            identities.append(adapter.identity(document))
-        except (AssertionError, AttributeError):
-            continue  # of another kind, which has no place in common with this one
-    return identities
+    kind = subject.document.adapter.kind
+    return [subject.adapter.identity(one) for one in documents if one.adapter.kind == kind]
 
 
 def _trial(subject: _Subject, arguments: Path, drift: Path | None, counter: str | None) -> Trial:

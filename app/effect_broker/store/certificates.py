@@ -153,7 +153,7 @@ class Certificates:
                 progress.committing = True
         return row is not None
 
-    async def _rows(self, query: str, **told: Any) -> list[Row]:
+    async def _rows(self, query: str, **told: Any) -> list[dict[str, Any]]:
         with store_errors():
             async with session(self._pool) as connection:
                 return await (await connection.execute(query, told)).fetchall()

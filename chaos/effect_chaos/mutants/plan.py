@@ -59,7 +59,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.receipts": (f"{_CONTRACTS}test_core_*.py", *_STEPS, *_CHECK),
     "effect_contracts.retention": (f"{_CONTRACTS}test_core_*.py", *_DOCUMENT, *_STEPS),
     "effect_contracts.section": (f"{_CONTRACTS}test_section*.py", _VALUES),
-    "effect_contracts.trace.chain": (f"{_TRACE}test_chain.py", _VALUES),
+    "effect_contracts.trace.chain": (f"{_TRACE}test_chain*.py", _VALUES),
     "effect_contracts.trace.findings": (
         f"{_TRACE}test_findings.py",
         f"{_TRACE}test_log.py",
@@ -67,7 +67,8 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "effect_contracts.trace.guards": (f"{_TRACE}test_guards.py", _VALUES),
     "effect_contracts.trace.log": (f"{_TRACE}test_log.py", _VALUES),
-    "effect_contracts.trace.receipt": (f"{_TRACE}test_receipt.py", _VALUES),
+    "effect_contracts.trace.receipt": (f"{_TRACE}test_receipt*.py", _VALUES),
+    "effect_contracts.trace.removed": (f"{_TRACE}test_removed*.py", _VALUES),
 }
 
 LEFT_OUT: Final[dict[str, str]] = {

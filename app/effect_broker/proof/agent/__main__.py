@@ -63,6 +63,7 @@ def main(given: list[str] | None = None) -> int:
         BrokerError,
         JournalProblem,
         KeyRefused,
+        OSError,
         ModelUnavailable,
         ProviderNotConfigured,
         RunStopped,

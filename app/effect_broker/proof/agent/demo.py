@@ -117,7 +117,7 @@ def run_agent(broker: ProofBroker, choice: Choice, tell: Callable[[str], None]) 
         first.kill()
         killed_with = first.wait_ended()
         target.release("agent")
-        tell("the agent is started again, with the same run id and a model in another mood")
+        tell("the agent is started again, with the same run id; its model may plan anew")
     life = _agent(broker, choice, api_key, journal, reworded=choice.crash)
     report = _ended(life)
     with closing(broker.client(str(broker.http.base_url), api_key)) as http:

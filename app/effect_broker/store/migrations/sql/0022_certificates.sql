@@ -57,3 +57,8 @@ GRANT SELECT, INSERT ON effect_broker.certificate_revocations TO effect_broker_a
 GRANT SELECT ON effect_broker.certificates TO effect_broker_worker;
 GRANT SELECT, INSERT ON effect_broker.certificate_revocations TO effect_broker_worker;
 GRANT INSERT ON effect_broker.certificate_revocations TO effect_broker_api;
+-- Whether a certificate is in force, and not which effect ended it: that may be another tenant's.
+GRANT SELECT (certificate_id, contract_digest, target_identity, begun_at, ended_at, expires_at)
+    ON effect_broker.certificates TO effect_broker_api;
+GRANT SELECT (certificate_id, contract_digest, revoked_at)
+    ON effect_broker.certificate_revocations TO effect_broker_api;
