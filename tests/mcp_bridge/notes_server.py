@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 META_KEY = "dev.effect-broker/idempotency-key"
-DIRECTORY = Path(sys.argv[1])
+# The tests read the names below too, from a process with other arguments or none.
+DIRECTORY = Path(*sys.argv[1:2])
 KEYED = os.environ.get("NOTES_KEYED") == "1"
 
 NOTE = {

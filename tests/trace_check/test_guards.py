@@ -225,7 +225,9 @@ def test_without_a_bound_a_look_up_never_counts_and_a_person_counts_at_once() ->
     assert not clears(DOUBT, person), "a bound that is known holds for a person too"
 
 
-@pytest.mark.parametrize("verdict", set(Verdict) - {Verdict.NOT_COMMITTED, Verdict.COMMITTED})
+@pytest.mark.parametrize(
+    "verdict", sorted(set(Verdict) - {Verdict.NOT_COMMITTED, Verdict.COMMITTED})
+)
 def test_no_other_verdict_is_one_of_absence(verdict: Verdict) -> None:
     seen = evidence(verdict, EvidenceSource.OPERATOR, began=1e4, through=2)
     assert not clears(DOUBT, seen)
@@ -313,7 +315,7 @@ def test_of_several_objects_only_a_person_says_which_one_counts() -> None:
     nameless = attempt(1, Outcome.COMMITTED, recorded=1)
     other = evidence(Verdict.COMMITTED, ids=("b",))
     two = evidence(Verdict.COMMITTED, ids=("a", "b"))
-    for rows in ((one, other), (nameless, two), (DOUBT, two)):
+    for rows in ((one, other), (one, two), (nameless, two), (DOUBT, two)):
         what = support(known(*rows), EffectState.SUCCEEDED)
         assert what == "several objects are known under its key"
         said = evidence(Verdict.COMMITTED, EvidenceSource.OPERATOR, ids=("a",))
