@@ -55,7 +55,9 @@ def test_a_contract_of_callers_that_cannot_hold_is_refused_at_its_place(
 ) -> None:
     with pytest.raises(ContractInvalid) as refused:
         caller_contract(safety, **changes)
-    assert field in {problem["field"] for problem in refused.value.extras["problems"]}
+    problems = refused.value.extras["problems"]
+    assert isinstance(problems, list)
+    assert field in {problem["field"] for problem in problems}
 
 
 def test_a_contract_of_callers_is_kept_as_it_was_written() -> None:
