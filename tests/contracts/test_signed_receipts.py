@@ -231,3 +231,18 @@ def test_a_public_key_has_one_spelling(last_byte: int) -> None:
         else:
             with pytest.raises(DocumentUnreadable, match="not base64 of 32 bytes"):
                 read_public_keys(document)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ([], "the document: model_type"),
+        (document(digest="x", signatures=1), "digest: string_pattern_mismatch"),
+        (document(**{"x" * 100: 1}), "x" * 80 + ": extra_forbidden"),
+        (document(signatures=[{}]), "signatures.0.key_id: missing"),
+    ],
+)
+def test_the_first_fault_of_a_document_is_named_by_its_place(value: object, said: str) -> None:
+    with pytest.raises(DocumentUnreadable) as caught:
+        read_signed_receipt(json.dumps(value).encode())
+    assert str(caught.value) == said

@@ -65,7 +65,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
         f"{_TRACE}test_log.py",
         _VALUES,
     ),
-    "effect_contracts.trace.guards": (f"{_TRACE}test_guards.py", _VALUES),
+    "effect_contracts.trace.guards": (f"{_TRACE}test_guards*.py", _VALUES),
     "effect_contracts.trace.log": (f"{_TRACE}test_log.py", _VALUES),
     "effect_contracts.trace.receipt": (f"{_TRACE}test_receipt*.py", _VALUES),
     "effect_contracts.trace.removed": (f"{_TRACE}test_removed*.py", _VALUES),
