@@ -6,6 +6,7 @@
 #   ARGS        passed on to the program of the target (`make test ARGS="-k lost_response"`)
 #   SEED        the workload and the faults of `make chaos`
 #   SECONDS     how long they go on
+#   JOBS        test processes at once (default: one more than cores, since many tests wait)
 #   UV          the resolver of `make lock`; nothing else uses it
 
 PYTHON ?= python3
@@ -13,6 +14,7 @@ VENV ?= .venv$(patsubst %,-%,$(filter-out python3 python,$(notdir $(PYTHON))))
 ARGS ?=
 SEED ?= 1
 SECONDS ?= 60
+JOBS ?= $(shell "$(PYTHON)" -c 'import os; print((os.cpu_count() or 1) + 1)' 2>/dev/null || echo auto)
 UV ?= uv
 
 BIN := $(VENV)/bin
@@ -32,7 +34,7 @@ demo: $(READY) ## the proof: real processes, real SIGKILL, one effect at the tar
 	@$(BIN)/effect-broker demo main $(ARGS)
 
 test: $(READY) ## every test; the last lines name those that could not run here
-	@$(BIN)/pytest -n auto --dist loadfile $(ARGS)
+	@$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 up: $(READY) ## a broker on this machine, with a key and a request to paste
 	@$(BIN)/effect-broker up $(ARGS)

@@ -27,7 +27,9 @@ _LOOK = "Look at the target yourself, by the downstream key or the business refe
 _R = Reason
 WORDS: Final[dict[str, Words]] = {
     "submitted": Words("Accepted and stored; no worker has taken it up yet."),
-    _R.FIRST_ATTEMPT: Words("About to be sent for the first time."),
+    _R.FIRST_ATTEMPT: Words(
+        "Being sent for the first time: an attempt is granted, and the request may be on its way."
+    ),
     _R.SAME_KEY_AGAIN: Words(
         "The answer was lost. The same request is being sent again with the same key, which the "
         "target answers with its first result."
@@ -68,8 +70,8 @@ WORDS: Final[dict[str, Words]] = {
     ),
     _R.FAILED_BY_OPERATOR: Words("A person has ended it as failed."),
     _R.OUTCOME_UNKNOWN: Words(
-        "It was sent once, the answer was lost, and this target can neither be asked nor be sent "
-        "the same thing twice. Nobody knows whether it has happened.",
+        "It was sent once, the answer was lost or told nothing, and this target can neither be "
+        "asked nor be sent the same thing twice. Nobody knows whether it has happened.",
         _LOOK + "what you find. Do not send it by hand before you have looked.",
     ),
     _R.CONTRACT_VIOLATION: Words(

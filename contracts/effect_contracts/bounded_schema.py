@@ -105,6 +105,11 @@ class BoundedSchema:
             pass
         except OverflowError:
             reason = "check_limit"
+        except BaseException as problem:
+            # The same depth, met inside the compiled part of the library: that error is no
+            # `Exception` and cannot be imported. Nothing else that is none is held back.
+            if type(problem).__module__ != "pyo3_runtime":
+                raise
         # Out of the except block on purpose: the library's errors carry the values.
         raise CheckTooCostly(reason)
 

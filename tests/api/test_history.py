@@ -173,7 +173,7 @@ async def test_an_event_that_this_release_cannot_read_stops_nothing(
         ({"cursor": "9999999999"}, "cursor"),
         ({"limit": 0}, "limit"),
         ({"limit": 501}, "limit"),
-        ({"at_squence": 1}, None),
+        ({"at_squence": 1}, "at_squence"),
     ],
 )
 async def test_a_question_that_means_nothing_is_refused(

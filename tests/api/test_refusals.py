@@ -266,7 +266,8 @@ async def test_a_bad_wait_is_named(api: httpx.AsyncClient, query: str, parameter
         ("tool=%00", "tool"),
         ("reason=%00", "reason"),
         ("unresolved=perhaps", "unresolved"),
-        ("stauts=prepared", None),
+        ("stauts=prepared", "stauts"),
+        ("sta%20tus=prepared", None),
     ],
 )
 async def test_a_bad_filter_is_refused_and_not_ignored(

@@ -67,7 +67,7 @@ def test_a_person_settles_an_effect_and_says_it_twice(acme: Cli, in_doubt: str) 
         ({"--version": "99"}, "the effect has changed"),
         ({"--as": "not_committed"}, "too early"),
         ({"--evidence": "dashboard"}, "write kind=WORD"),
-        ({"--evidence": "kind=log,ref=x,observed=yesterday"}, "observed_at"),
+        ({"--evidence": "kind=log,ref=x,observed=yesterday"}, "observed=2026-11-30T05:08:00Z"),
     ],
 )
 def test_what_cannot_be_taken_says_what_to_do(

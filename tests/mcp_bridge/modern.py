@@ -68,7 +68,7 @@ async def served(app: Any) -> AsyncIterator[str]:
     """Serve an application in this event loop; give its origin."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None))
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         try:
             while not server.started:  # noqa: ASYNC110 - the library has no event for it

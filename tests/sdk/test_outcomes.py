@@ -238,7 +238,7 @@ def test_the_same_key_for_another_request_is_a_conflict_that_names_the_place(
 
 
 def test_what_breaks_a_rule_is_refused_and_not_stored(scene: Scene, broker: Broker) -> None:
-    tool = scene.offer("strict")
+    tool = scene.offer("rules")
     refusals: dict[str, Callable[[], object]] = {
         "invalid_operation_key": lambda: broker.submit(tool, charge("1"), operation_key="a b"),
         "unknown_tool": lambda: broker.submit("no.such", charge("1"), operation_key="k1"),

@@ -27,6 +27,8 @@ NO_RIGHT = {"api_keys", "callers", "console_sessions"}
 SHARED = {
     "active_contracts": "which contract serves a tool",
     "alembic_version": "the schema's version",
+    "certificate_revocations": "when a contract's certificates ended, and not by which effect",
+    "certificates": "what trials have shown of a contract's target",
     "contracts": "contract documents; secrets are references in them",
     "database_identity": "which server this is, and whether dispatch is halted",
     "event_epochs": "how often the database was restored elsewhere; the seal of its cursors",

@@ -64,6 +64,7 @@ def words(tally: Tally, what: str, *classes: SafetyClass) -> set[str]:
 def test_everything_that_can_happen_to_an_effect_has_happened(tally: Tally) -> None:
     assert words(tally, "event") == {kind.value for kind in EventKind} - {
         "submitted",  # before a schedule begins
+        "attempt_extended",  # no simulated effect is performed by its caller
         "approved",  # no simulated contract wants an approval
         "denied",
         "acknowledged",  # nor does anybody here deal with an alert,
@@ -72,8 +73,8 @@ def test_everything_that_can_happen_to_an_effect_has_happened(tally: Tally) -> N
     assert words(tally, "move") == {move.value for move in LifeEvent} - {
         "undone",  # by another effect, which no broker of this version makes
     }
-    # Nobody asks for approvals here, and no simulated database is restored.
-    never = {"awaiting_approval", "approval_denied", "database_restored"}
+    # Nobody asks for approvals here, performs an effect itself, or restores the database.
+    never = {"awaiting_approval", "approval_denied", "awaiting_caller", "database_restored"}
     assert words(tally, "reason") == {reason.value for reason in Reason} - never
     assert {hold.value for hold in Hold} - words(tally, "reason") <= never
 

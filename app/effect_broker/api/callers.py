@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -15,6 +16,8 @@ from effect_broker.api.services import Services
 from effect_broker.intake import Tenant
 from effect_contracts.errors import NotFound, RequestMalformed, Unauthenticated
 
+# What may be repeated in an answer: a name, and no text that somebody has put there by mistake.
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 # Text that a column can hold; NUL cannot be stored, so nothing stored can match it.
 TEXT_PATTERN: Final = r"^[^\x00]*$"
 
@@ -59,8 +62,8 @@ async def only_known_parameters(request: Request) -> None:
     A misspelt filter that is ignored would list effects that the caller believes are excluded.
     """
     known = {parameter.alias for parameter in _route_of(request).dependant.query_params}
-    if not known.issuperset(request.query_params.keys()):
-        raise RequestMalformed
+    for name in request.query_params.keys() - known:
+        raise RequestMalformed(parameter=name if _NAME.fullmatch(name) else None)
 
 
 Caller = Annotated[Tenant, Depends(_tenant)]

@@ -178,5 +178,11 @@ def _statement(body: dict[str, Any]) -> Statement:
         return StatementBody.model_validate(json.loads(json.dumps(body))).statement()
     except ValidationError as problem:
         place = problem.errors(include_input=False, include_url=False)[0]["loc"]
+    if place and place[-1] == "observed_at":
+        complain(
+            "--evidence: observed=MOMENT has to be there, with a time zone, such as "
+            "observed=2026-11-30T05:08:00Z: when you began to look",
+            2,
+        )
     where = ".".join(str(part) for part in place) or "evidence"
     complain(f"the statement cannot be taken: see {plain(where)}", 2)

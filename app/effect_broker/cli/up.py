@@ -400,7 +400,7 @@ def _announce(broker: _Broker, workers: int, as_json: bool) -> None:
         sys.stdout.flush()
         return
     lines = (
-        f"effect-broker is up at {broker.url} (API description: {broker.url}/docs)",
+        f"effect-broker is up at {broker.url} (API description: {broker.url}/openapi.json)",
         f"  tenant  {broker.tenant}, {workers} workers",
         f"  tools   {', '.join(broker.tools)}",
         f"  state   {broker.home} (logs in {_LOGS_NAME}/)",

@@ -37,7 +37,11 @@ async def serve_http(server: Server[Any], address: str, token: str | None) -> No
     """
     host, port = checked_address(address, token)
     config = uvicorn.Config(
-        http_app(server, host, token), host=host, port=port, log_level="warning", access_log=False
+        http_app(server, host, token),
+        host=host,
+        port=port,
+        log_config=None,  # the broker's own, as for `serve`
+        access_log=False,
     )
     await uvicorn.Server(config).serve()
 

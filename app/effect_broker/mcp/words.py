@@ -118,9 +118,10 @@ def told(outcome: Outcome) -> Told:
 
 
 _UNKNOWN: Final = (
-    "The outcome is unknown: the request was sent, its answer was lost, and nobody can find out by "
-    "asking. The change may have been made. Do not retry: not with another operation_key, and not "
-    "by another tool, since that could make it twice. Tell the user; a person has to look at the "
+    "The outcome is unknown: the request was sent, its answer was lost or did not say what has "
+    "become of it, and nobody can find out by asking. The change may have been made. Do not retry: "
+    "not with another operation_key, and not by another tool, since that could make it twice. Tell "
+    "the user; a person has to look at the "
     "target and record what is true. Calling again with the same operation_key is safe and only "
     "reports the state."
 )
@@ -144,7 +145,7 @@ def _waiting(effect: Effect) -> tuple[Happened, str]:
 def _under_way(effect: Effect) -> str:
     lost = effect.state in {EffectState.OUTCOME_UNKNOWN, EffectState.RECONCILING}
     where = (
-        "An answer was lost, and the broker is finding out whether the change was made."
+        "No answer has told yet, and the broker is finding out whether the change was made."
         if lost
         else "It is not finished yet."
     )

@@ -20,7 +20,7 @@ from effect_broker.faultpoints import ENV_FAULT_DIR
 
 PROGRAM = ("effect_broker",)
 """The module that is run, with what comes before the command."""
-READY_SECONDS = 30.0
+READY_SECONDS = 120.0  # a limit for a machine that does much else, not a wait
 _EXIT_SECONDS = 40.0  # a drain may take its 25 s and the shutdown's grace
 
 
@@ -100,9 +100,10 @@ class ManagedProcess:
         """
         self._seen.wait(timeout_seconds)
         if self._line is None:
+            how = f"said nothing for {timeout_seconds:.0f} s" if self.alive else "has ended"
             self.kill()
-            tail = self.log.read_text(errors="replace")[-2000:]
-            raise ProcessNotReady(f"{self.name} is not ready:\n{tail}")
+            tail = self.log.read_text(errors="replace")[-2000:].strip() or "(it wrote nothing)"
+            raise ProcessNotReady(f"{self.name} is not ready: it {how}. Its log:\n{tail}")
         return self._line
 
     def wait_ended(self, timeout_seconds: float = _EXIT_SECONDS) -> int:

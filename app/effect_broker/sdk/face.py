@@ -8,6 +8,7 @@ blocked meanwhile, as by every synchronous call).
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import os
 import ssl
@@ -378,4 +379,11 @@ def _forked() -> None:
         face._forget()
 
 
+def _at_exit() -> None:
+    """End what nobody has closed, before the interpreter takes its loop apart."""
+    for face in list(_FACES):
+        face.close()
+
+
 os.register_at_fork(after_in_child=_forked)
+atexit.register(_at_exit)

@@ -20,7 +20,7 @@ from effect_contracts.life import is_final
 STATES: Final[Mapping[EffectState, str]] = {
     EffectState.PREPARED: "Not sent yet",
     EffectState.DISPATCHING: "Being sent",
-    EffectState.RETRYABLE: "Not done yet, will be sent again",
+    EffectState.RETRYABLE: "Not done yet",
     EffectState.OUTCOME_UNKNOWN: "Nobody knows whether it happened",
     EffectState.RECONCILING: "Asking the target whether it happened",
     EffectState.MANUAL_REVIEW: "A person has to look",
