@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Generator
 
@@ -10,6 +11,15 @@ import pytest
 from tools import NOT_FOR_THIS_PLATFORM, REQUIRE_ALL_VARIABLE, all_required
 
 pytest_plugins = ["postgres"]
+
+
+def pytest_configure() -> None:
+    """Take Ctrl-C again where a shell has started the tests in its background, without it.
+
+    What is started here would inherit that, and could not be ended as a terminal ends it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
