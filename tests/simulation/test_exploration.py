@@ -33,7 +33,7 @@ PAUSES = [
 
 
 # The largest cells are only begun here; their ends are left to the command.
-BEGUN_SCHEDULES = 1000
+BEGUN_SCHEDULES = 4000
 BEGUN = {"explored-reconcilable-death-takeover", "explored-idempotent-pause-takeover"}
 BEGUN |= {"explored-reconcilable-death-hasty_repair", "explored-reconcilable-pause-takeover"}
 

@@ -199,14 +199,12 @@ async def test_events_come_signed_once_and_of_each_effect_in_order(
     await ground.effects(1)  # before there was a subscription
     await ground.subscribe(receiver)
     ids = await ground.effects(6, events=20)
-    async with delivering(await ground.worker(), await ground.worker()):
+    patient = replace(POLICY, try_seconds=15.0)  # nothing ends before its answer
+    async with delivering(await ground.worker(patient), await ground.worker(patient)):
         await until(lambda: len(receiver.came()) >= 120, "all events")
         await asyncio.sleep(0.3)
     came = receiver.came()
-    assert {line["answered"] for line in came} == {"ok"}, "none is forged"
-    # What a busy machine has held up for longer than a try may last comes again, as the same id.
-    came = list({line["event"]["id"]: line for line in came}.values())
-    assert len(came) == 120
+    assert [line["answered"] for line in came] == ["ok"] * 120  # each once, none forged
     for effect_id in ids:
         assert sequences(came, effect_id) == list(range(1, 21))
     await caught_up(ground.superuser)
@@ -279,10 +277,9 @@ async def test_a_receiver_that_hangs_holds_up_no_other_subscription(
     well = Receiver(receiver.process, "well")
     await ground.subscribe(well)
     await ground.effects(20)
-    async with delivering(await ground.worker()):
+    async with delivering(await ground.worker(replace(POLICY, try_seconds=6.0))):
         await until(lambda: len(well.came("ok")) == 20, "the other subscription's")
-        # None of them has ended yet, unless the machine is a busy one.
-        assert POLICY.lanes <= len(receiver.came("hang")) < 20
+        assert len(receiver.came("hang")) == POLICY.lanes  # none of them has ended yet
         # The rest of that batch is not tried in vain, and after it one event at a time.
         ended = time.monotonic() + PATIENCE_SECONDS
         while (await ground.record(record.subscription_id)).failing_since is None:

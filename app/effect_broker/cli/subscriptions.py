@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Final, NoReturn
@@ -122,54 +122,44 @@ def list_subscriptions(tenant: TenantOption = None, as_json: AsJson = False) -> 
     print_table("subscriptions", _COLUMNS, rows)
 
 
-@app.command("delete")
-def delete(subscription: IdArgument, tenant: TenantOption = None) -> None:
-    """End a subscription at once; its dead letters go with it."""
+def _told(
+    change: Callable[[Subscribing, UUID, UUID], Awaitable[object]],
+    subscription: str,
+    tenant: str | None,
+) -> UUID:
+    """Change one subscription and return its id; one that is not there is a line."""
     known = _known(subscription)
 
     async def work(found: Logins) -> None:
         async with _counter(found, tenant) as at:
-            await at.subscribing.remove(at.tenant_id, known)
+            await change(at.subscribing, at.tenant_id, known)
 
     with logins() as found:
         try:
             run(work(found))
         except NotFound:
             _missing(known)
+    return known
+
+
+@app.command("delete")
+def delete(subscription: IdArgument, tenant: TenantOption = None) -> None:
+    """End a subscription at once; its dead letters go with it."""
+    known = _told(Subscribing.remove, subscription, tenant)
     print(f"subscription {known} is gone")
 
 
 @app.command("pause")
 def pause(subscription: IdArgument, tenant: TenantOption = None) -> None:
     """Deliver nothing until it is resumed; what happens meanwhile is delivered then."""
-    known = _known(subscription)
-
-    async def work(found: Logins) -> None:
-        async with _counter(found, tenant) as at:
-            await at.subscribing.pause(at.tenant_id, known)
-
-    with logins() as found:
-        try:
-            run(work(found))
-        except NotFound:
-            _missing(known)
+    known = _told(Subscribing.pause, subscription, tenant)
     print(f"subscription {known} is paused")
 
 
 @app.command("resume")
 def resume(subscription: IdArgument, tenant: TenantOption = None) -> None:
     """Let a subscription go on where it stands, also one that was paused for failing."""
-    known = _known(subscription)
-
-    async def work(found: Logins) -> None:
-        async with _counter(found, tenant) as at:
-            await at.subscribing.resume(at.tenant_id, known)
-
-    with logins() as found:
-        try:
-            run(work(found))
-        except NotFound:
-            _missing(known)
+    known = _told(Subscribing.resume, subscription, tenant)
     print(f"subscription {known} goes on")
 
 
