@@ -19,9 +19,20 @@ class Ability:
 
     def __init__(self) -> None:
         self.able = True
+        self._asked = threading.Semaphore(0)
 
     def __call__(self) -> bool:
-        return self.able
+        able = self.able
+        self._asked.release()
+        return able
+
+    def lose(self) -> None:
+        """Nobody can work, and the clock knows: the tick that may be under way has ended."""
+        self.able = False
+        for _ in range(2):  # the second one asks after the first one was counted
+            while self._asked.acquire(blocking=False):
+                pass
+            assert self._asked.acquire(timeout=WAIT_SECONDS)
 
 
 @pytest.fixture
@@ -49,16 +60,19 @@ def arrived(clock: RunClock, at_seconds: float) -> threading.Event:
     return event
 
 
-def test_time_goes_on_while_somebody_can_work(clock: RunClock) -> None:
+def test_time_goes_on_while_somebody_can_work(ability: Ability) -> None:
+    clock = RunClock(ability)
+    # Read before the clock begins: then not even a slow machine lets it show more than has passed.
     began_at = time.monotonic()
+    clock.start()
     assert clock.wait_until(0.3)
     assert time.monotonic() - began_at >= 0.3
+    clock.stop()
 
 
 def test_time_stands_still_while_nobody_can(clock: RunClock, ability: Ability) -> None:
     assert clock.wait_until(0.1)
-    ability.able = False
-    time.sleep(0.2)  # more than the tick that may be under way
+    ability.lose()
     stands_at = clock.elapsed_seconds
     later = arrived(clock, stands_at + 0.1)
     assert not later.wait(0.5)
