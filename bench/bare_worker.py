@@ -23,7 +23,7 @@ _target: list[str] = []
 
 
 @DBOS.step()
-async def reserve(order: str) -> str:
+async def bare_reserve(order: str) -> str:
     """What the broker's first step stands for."""
     return order
 
@@ -49,7 +49,7 @@ async def record(status: str) -> str:
 @DBOS.workflow()
 async def effect(order: str) -> str:
     """One effect."""
-    return await record(await post(await reserve(order)))
+    return await record(await post(await bare_reserve(order)))
 
 
 def worker(url: str, target_url: str, poll_seconds: float) -> None:

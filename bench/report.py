@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bench.parts import Findings
 
 # A committed ratio that got this much worse is told.
 WORSE_SHARE = 0.15
@@ -36,7 +39,7 @@ class Ratio:
 
 
 def machine() -> dict[str, Any]:
-    """Return what the figures were taken on."""
+    """Return what the figures are taken on."""
     model = platform.processor()
     try:
         with open("/proc/cpuinfo") as lines:
@@ -52,12 +55,39 @@ def machine() -> dict[str, Any]:
     }
 
 
-def worse(before: Mapping[str, float], now: list[Ratio]) -> list[str]:
-    """Return a line for each ratio that is worse than the committed one by more than the share."""
+def part_result(
+    found: Findings, taken_on: Mapping[str, Any], rounds: int, scale: float, poll_seconds: float
+) -> dict[str, Any]:
+    """Return a part's findings as they are kept."""
+    return {
+        "machine": dict(taken_on),
+        "rounds": rounds,
+        "scale": scale,
+        "poll_seconds": poll_seconds,
+        "ratios": {
+            ratio.name: {
+                "text": ratio.text,
+                "value": round(ratio.value, 3),
+                "more_is_better": ratio.more_is_better,
+            }
+            for ratio in found.ratios
+        },
+        "figures": dict(found.figures),
+        "tables": [asdict(table) for table in found.tables],
+    }
+
+
+def worse(before: Mapping[str, Any], now: Sequence[Ratio]) -> list[str]:
+    """Return a line for each ratio that is worse than the part's committed one by over the share.
+
+    Args:
+        before: a part's result as it was kept; empty if it never was.
+        now: the part's ratios of this run.
+    """
     lines = []
     for ratio in now:
-        known = before.get(ratio.name)
-        if known is None or known <= 0:
+        known = before.get("ratios", {}).get(ratio.name, {}).get("value", 0.0)
+        if known <= 0:
             continue
         change = ratio.value / known
         bad = change < 1 - WORSE_SHARE if ratio.more_is_better else change > 1 + WORSE_SHARE
@@ -66,9 +96,42 @@ def worse(before: Mapping[str, float], now: list[Ratio]) -> list[str]:
     return lines
 
 
-def chart(ratios: list[Ratio]) -> str:
+def page(result: Mapping[str, Any]) -> str:
+    """Return all tables as Markdown."""
+    lines = [
+        "# Benchmark figures",
+        "",
+        "Written by `make bench ARGS=--keep`. What they mean: [benchmarks](benchmarks.md).",
+    ]
+    for name, part in result["parts"].items():
+        on = part["machine"]
+        lines += [
+            "",
+            f"## {name}",
+            "",
+            f"{on['cpu']}, {on['cores']} cores, Python {on['python']}, load before"
+            f" {on['load_before']}; rounds: {part['rounds']}, counts: {part['scale']:g} of the"
+            f" usual, queues polled every {part['poll_seconds']:g} s.",
+        ]
+        if part["ratios"]:
+            rows = [[r["text"], f"{r['value']:.2f}"] for r in part["ratios"].values()]
+            lines += ["", *_rows(("ratio", "value"), rows)]
+        for table in part["tables"]:
+            lines += ["", f"**{table['title']}**", "", *_rows(table["columns"], table["rows"])]
+            if table["note"]:
+                lines += ["", table["note"]]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    shown = [columns, ["---"] * len(columns), *rows]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in shown]
+
+
+def chart(result: Mapping[str, Any]) -> str:
     """Return the ratios as bars in SVG; the line is where both sides are equal."""
-    top = max(2.0, *(ratio.value for ratio in ratios))
+    ratios = [ratio for part in result["parts"].values() for ratio in part["ratios"].values()]
+    top = max(2.0, *(min(ratio["value"], 6.0) for ratio in ratios))
     height = 40 + len(ratios) * (_BAR + 14)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}"'
@@ -76,14 +139,15 @@ def chart(ratios: list[Ratio]) -> str:
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
     ]
     for place, ratio in enumerate(ratios):
-        y = 20 + place * (_BAR + 14)
-        good = ratio.value >= 1 if ratio.more_is_better else ratio.value <= 1
-        width = max(1.0, ratio.value / top * _FULL)
+        y, value = 20 + place * (_BAR + 14), ratio["value"]
+        good = value >= 1 if ratio["more_is_better"] else value <= 1
+        # Beyond the edge a bar is only long; its number says how long.
+        width = max(1.0, min(value, top) / top * _FULL)
         color = "#2f7d5b" if good else "#8a8f98"
         parts += [
-            f'<text x="{_LEFT - 10}" y="{y + 14}" text-anchor="end">{escape(ratio.text)}</text>',
+            f'<text x="{_LEFT - 10}" y="{y + 14}" text-anchor="end">{escape(ratio["text"])}</text>',
             f'<rect x="{_LEFT}" y="{y}" width="{width:.1f}" height="{_BAR}" fill="{color}"/>',
-            f'<text x="{_LEFT + width + 6:.1f}" y="{y + 14}">{ratio.value:.2f}</text>',
+            f'<text x="{_LEFT + width + 6:.1f}" y="{y + 14}">{value:.2f}</text>',
         ]
     equal = _LEFT + _FULL / top
     parts += [

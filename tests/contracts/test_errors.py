@@ -133,6 +133,12 @@ def test_the_tree_at_the_head_names_every_class_with_its_status_and_code() -> No
         assert f" {leaf.__mro__[1].__name__} " in tree
 
 
+def test_an_error_stands_in_the_module_of_its_branch() -> None:
+    for branch in EffectError.__subclasses__():
+        module = f"effect_contracts.errors.{branch.__name__.removesuffix('Error').lower()}"
+        assert {branch.__module__, *(leaf.__module__ for leaf in _leaves(branch))} == {module}
+
+
 @pytest.mark.parametrize("error", _EXAMPLES, ids=_name)
 def test_a_problem_body_has_the_members_of_rfc_9457_and_is_json(error: EffectError) -> None:
     body = problem(error, "/v1/effects/1")

@@ -23,6 +23,7 @@ _TRACE: Final = "tests/trace_check/"
 _VALUES: Final = f"{_CONTRACTS}test_core_values.py"
 _DECIDE: Final = (f"{_CONTRACTS}test_decide_*.py", f"{_CONTRACTS}test_core_*.py")
 _DOCUMENT: Final = (f"{_CONTRACTS}test_document*.py", f"{_CONTRACTS}test_core_*.py")
+_ERRORS: Final = (f"{_CONTRACTS}test_errors*.py", _VALUES)
 _HTTP: Final = tuple(
     f"{_ADAPTERS}test_{name}.py"
     for name in ("classify", "rendering", "probing", "demo_contracts", "conformance")
@@ -45,7 +46,13 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.document": (*_DOCUMENT, *_HTTP),
     "effect_contracts.document_rules": _DOCUMENT,
     "effect_contracts.document_text": _DOCUMENT,
-    "effect_contracts.errors": (f"{_CONTRACTS}test_errors*.py", _VALUES),
+    "effect_contracts.errors": _ERRORS,
+    "effect_contracts.errors.access": _ERRORS,
+    "effect_contracts.errors.base": _ERRORS,
+    "effect_contracts.errors.broker": _ERRORS,
+    "effect_contracts.errors.conflict": _ERRORS,
+    "effect_contracts.errors.contract": _ERRORS,
+    "effect_contracts.errors.request": _ERRORS,
     "effect_contracts.events": (f"{_CONTRACTS}test_events*.py", _VALUES),
     "effect_contracts.expressions": (*_DOCUMENT, *_HTTP),
     "effect_contracts.fact_digests": (f"{_CONTRACTS}test_fact_digests*.py", _VALUES),
