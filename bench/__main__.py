@@ -25,6 +25,15 @@ FIGURES = Path("docs/benchmark-figures.md")
 # In the order in which they are run and shown: name, and what it shows.
 PARTS = {
     "engine": "the limit of the database, bare DBOS, submits and replays",
+    "scale_out": "one, two and four workers, and what each effect costs",
+    "in_flight": "a thousand slow targets held by one worker",
+    "recovery": "killed workers, a crash of the database, a backlog after an outage",
+    "growth": "a thousand, a hundred thousand and a million effects stored",
+}
+# Alike for all parts: counts by statement cost a little, and must not be in some figures only.
+_SETTINGS = {
+    "shared_preload_libraries": "pg_stat_statements",
+    "pg_stat_statements.track": "all",
 }
 
 
@@ -35,8 +44,8 @@ def measured(name: str, asked: argparse.Namespace) -> Findings:
     with tempfile.TemporaryDirectory(prefix="bench-", dir="/tmp") as place:
         directory = Path(place)
         directory.chmod(0o755)  # the server's account has to come in
-        with EmbeddedPostgres(directory / "home") as server:
-            ground = Ground(server.url, directory, asked.poll, asked.rounds, asked.scale)
+        with EmbeddedPostgres(directory / "home", settings=_SETTINGS) as server:
+            ground = Ground(server.url, directory, asked.poll, asked.rounds, asked.scale, server)
             found: Findings = part.measure(ground)
     return found
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 
 from bench.report import Ratio
+from effect_broker.postgres.embedded import EmbeddedPostgres
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Ground:
         poll_seconds: how often queues are polled, on both sides of a comparison.
         rounds: how often each comparison is taken; medians are reported.
         scale: of the usual counts; below 1 to see that all works.
+        server: the same server, for parts that stop it. It preloads pg_stat_statements.
     """
 
     url: str
@@ -34,6 +36,7 @@ class Ground:
     poll_seconds: float
     rounds: int
     scale: float
+    server: EmbeddedPostgres
 
     def count(self, usual: int, least: int = 10) -> int:
         """Return how many to take where `usual` is the count of a full run."""

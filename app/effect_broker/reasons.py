@@ -49,7 +49,10 @@ WORDS: Final[dict[str, Words]] = {
     _R.LOOK_UP: Words("Asking the target whether it has happened."),
     _R.COMMITTED: Words("It has happened, and the receipt proves it."),
     _R.CANCELLED: Words("Withdrawn before anything was sent."),
-    _R.EXPIRED: Words("Its send_before had passed before a first attempt; nothing was sent."),
+    _R.EXPIRED: Words(
+        "Its send_before had passed before a first attempt; nothing was sent.",
+        "If it is still wanted, submit it under a new operation key.",
+    ),
     _R.REJECTED: Words(
         "The target refused it for good. It has not happened.",
         "Correct the request and submit it under a new operation key.",
@@ -112,21 +115,29 @@ WORDS: Final[dict[str, Words]] = {
     ),
     _R.RUN_FAILING: Words(
         "Its runs end again and again without a new fact.",
-        "Read the workers' logs for this effect id, repair the cause, and let it go on.",
+        "Read the workers' logs for this effect id and repair the cause; then "
+        "`effect-broker effects reconcile ID` lets it go on.",
     ),
-    _R.PAUSED: Words("Its contract is paused for this tenant.", "Resume when it should go on."),
+    _R.PAUSED: Words(
+        "A person has paused it: all of its tenant, its tool or its contract.",
+        "`effect-broker holds list` says who and why; `effect-broker holds lift` lets it go on.",
+    ),
     _R.FROZEN: Words(
         "Its contract version is frozen for this tenant.",
-        "Find out why (look for the reason contract_violation), then thaw it.",
+        "Find out why (look for the reason contract_violation) and mend it; then thaw it: "
+        "`effect-broker holds list` and `effect-broker holds lift`.",
     ),
     _R.TENANT_DISABLED: Words(
         "Its tenant is disabled.",
         "Run `effect-broker tenants enable NAME` when it should go on, or leave it.",
     ),
-    _R.AWAITING_APPROVAL: Words("Waiting for an approval.", "Approve it or refuse it."),
+    _R.AWAITING_APPROVAL: Words(
+        "Waiting for an approval.", "Somebody else than who submitted it approves or denies it."
+    ),
     _R.DATABASE_RESTORED: Words(
         "The database went back in time, so attempts may be forgotten.",
-        "Record the lost interval first; until then only idempotent effects are sent.",
+        "Record the lost interval by `effect-broker database resume`; until then only idempotent "
+        "effects are sent.",
     ),
     _R.TARGET_CHANGED: Words(
         "The address or account is no longer the one that it was first sent to. Nothing is sent "

@@ -24,6 +24,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from effect_contracts.canonical import JsonValue, canonical_bytes
+from effect_contracts.facts import Certified
 from effect_contracts.receipts import receipt_digest, receipt_time
 from effect_contracts.signed_receipts import (
     Check,
@@ -38,9 +39,6 @@ from effect_contracts.signed_receipts import (
 CERTIFICATE_FORMAT: Final = "effect-broker/certificate/1"
 SIGNED_CERTIFICATE_FORMAT: Final = "effect-broker/signed-certificate/1"
 CERTIFICATE_DOMAIN: Final = b"effect-broker certificate v1\n"
-
-# What was seen a year ago was another release of the target.
-VALID_DAYS_MAX: Final = 366
 
 _TIME: Final = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$"
 _DIGEST: Final = r"^[0-9a-f]{64}$"
@@ -231,6 +229,45 @@ def verify_certificate(
         return flawed(Flaw.EXPIRY, f"it has expired: its time ended at {certificate.expires_at}")
     what = f"{signed.what}, good until {certificate.expires_at}"
     return CertificateVerdict(None, what, signed.verified_by, signed.unknown)
+
+
+def certified(
+    content: bytes,
+    key_id: str,
+    signature: bytes,
+    keys: Mapping[str, bytes],
+    contract_digest: bytes,
+) -> Certified | None:
+    """Return what a stored certificate says to `decide`; None where it is not to be believed.
+
+    It is where it is signed by one of the keys (raw, by key id) and speaks of this contract. Whether
+    it has expired, or fits what the contract demands, is judged where it is used
+    (`effect_contracts.certified`); whether it was revoked, only its store knows.
+    """
+    try:
+        document = SignedCertificate.model_validate(signed_certificate(content, key_id, signature))
+    except (ValidationError, UnicodeDecodeError):
+        return None
+    certificate = certificate_of(document)
+    if certificate is None:
+        return None
+    ended_at, expires_at = map(_time_of, (certificate.ended_at, certificate.expires_at))
+    # Asked of the moment at which its time began.
+    if not verify_certificate(document, keys, ended_at, contract_digest).good:
+        return None
+    return Certified(
+        certificate_id=certificate.certificate_id,
+        target_identity=certificate.target.identity,
+        trials=frozenset(
+            one.trial for one in certificate.trials if one.verdict == TrialVerdict.HOLDS
+        ),
+        ended_at=ended_at,
+        expires_at=expires_at,
+    )
+
+
+def _time_of(text: str) -> datetime:
+    return datetime.fromisoformat(text)
 
 
 _FLAWS: Final[Mapping[Check, Flaw]] = {check: Flaw(check.value) for check in Check}

@@ -10,9 +10,10 @@ again inside the transaction that grants an attempt, on the database clock.
     2    any attempt or evidence committed                  settle: succeeded
     2b   an operator recorded final failure                 settle: failed_final
     3    any key_conflict, any partial                      review
-    4    an attempt is open within its deadline             wait until then
+    4    an attempt is open within its deadline             wait until then; a review of row 1 or
+                                                            3 waits too, its freeze does not
     5    cancelled before any attempt                       settle: cancelled
-    6    held (paused, frozen, not approved, …)             no dispatch; probes go on
+    6    held (paused, frozen, no certificate, …)           no dispatch; probes go on
     7    no attempt                                         dispatch, or fail `expired`
     8    all cleared, any of them rejected                  settle: failed_final (but an "exists
                                                             already" after doubt: review)
@@ -38,6 +39,7 @@ from typing import assert_never
 
 from effect_contracts import operations
 from effect_contracts.backoff import exponential_seconds, jittered_seconds
+from effect_contracts.certified import standing_certificate
 from effect_contracts.decision import Action, Decision, Reason
 from effect_contracts.facts import (
     CODE_ALREADY_EXISTS,
@@ -127,8 +129,7 @@ class _Case:
 
     def decision(self) -> Decision:
         decided = (
-            self._commit_decision()
-            or self._refusal_decision()
+            self._watched(self._commit_decision() or self._refusal_decision())
             or self._open_decision()
             or self._cancel_decision()
             or self._held(self._first_decision() or self._cleared_decision())
@@ -179,6 +180,17 @@ class _Case:
 
     # Row 4 --------------------------------------------------------------------------------
 
+    def _watched(self, decision: Decision | None) -> Decision | None:
+        """What would wait for a person waits for the open attempt first.
+
+        A parked effect is looked at by nobody: an attempt whose process is lost would stay open
+        in it for ever, and what a living one is about to learn may decide the case.
+        """
+        waits = self._open_decision()
+        if decision is None or decision.action is not Action.PARK or waits is None:
+            return decision
+        return replace(waits, freezes=decision.freezes)
+
     def _open_decision(self) -> Decision | None:
         open_until = [deadline(a, self.policy) for a in self.facts.attempts if a.outcome is None]
         if not open_until:
@@ -215,18 +227,35 @@ class _Case:
         return Decision(Action.PARK, event, reason, 6)
 
     def _holds(self) -> frozenset[Hold]:
-        """What is held by a row of its own, and what waits for an approval of its first attempt.
+        """What is held by a row of its own, and what waits for a certificate or an approval."""
+        holds = self.facts.holds
+        if not self._certified():
+            holds |= {Hold.AWAITING_CERTIFICATE}
+        if not self._approved():
+            holds |= {Hold.AWAITING_APPROVAL}
+        return holds
+
+    def _certified(self) -> bool:
+        """Whether the contract's target is certified as the contract demands, now.
+
+        Every attempt asks anew: a target that was found to lie is not sent anything again.
+        """
+        demand = self.policy.certificate
+        if demand is None:
+            return True
+        return standing_certificate(self.facts.certificates, demand, self.now) is not None
+
+    def _approved(self) -> bool:
+        """Whether the first attempt is approved, or needs no approval.
 
         An approval is used up by that attempt: what follows it is the same effect, under the same
         key, and goes by the contract.
         """
         valid_seconds = self.policy.approval_valid_seconds
         if valid_seconds is None or self.facts.attempts:
-            return self.facts.holds
+            return True
         approved_at = self.facts.approved_at
-        if approved_at is not None and self.now < approved_at + timedelta(seconds=valid_seconds):
-            return self.facts.holds
-        return self.facts.holds | {Hold.AWAITING_APPROVAL}
+        return approved_at is not None and self.now < approved_at + timedelta(seconds=valid_seconds)
 
     def _resting_event(self) -> LifeEvent:
         if not self.facts.attempts:

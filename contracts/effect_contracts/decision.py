@@ -56,6 +56,7 @@ class Reason(StrEnum):
     PAUSED = "paused"
     FROZEN = "frozen"
     TENANT_DISABLED = "tenant_disabled"
+    AWAITING_CERTIFICATE = "awaiting_certificate"
     AWAITING_APPROVAL = "awaiting_approval"
     DATABASE_RESTORED = "database_restored"
     TARGET_CHANGED = "target_changed"

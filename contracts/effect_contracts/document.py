@@ -28,6 +28,7 @@ from effect_contracts.bounded_schema import (
 )
 from effect_contracts.caller_settings import CallerSettings
 from effect_contracts.canonical import JsonValue, canonical_bytes, parse_strict
+from effect_contracts.certificate_settings import CertificateSettings, demand_of
 from effect_contracts.document_rules import broken_rules
 from effect_contracts.document_text import RuleProblems, json_text, problems_of, read_yaml
 from effect_contracts.errors import (
@@ -179,19 +180,22 @@ class ProbeSchedule(Section):
 
 
 class OversightSettings(Section):
-    """Where persons have to agree.
+    """What has to be there before anything is sent or concluded: persons' words, a certificate.
 
     Attributes:
         approval_valid_seconds: nothing is sent before somebody has approved it; the first attempt
             has to start within this time of the approval. Absent: no approval is needed.
         second_person: what one person concludes of an effect counts once another one, with a
             credential of their own, has confirmed it.
+        certificate: nothing is sent while no such certificate of the target is in force. Absent:
+            none is needed.
     """
 
     approval_valid_seconds: (
         Annotated[float, Field(gt=0, le=APPROVAL_SECONDS_MAX, allow_inf_nan=False)] | None
     ) = None
     second_person: bool = False
+    certificate: CertificateSettings | None = None
 
 
 class ContractDocument(Section):
@@ -212,7 +216,7 @@ class ContractDocument(Section):
             to the last byte of the answer.
         transit_seconds: how long a request may travel after its last byte has left.
         clock_margin_seconds: how far two clocks may drift apart during one attempt.
-        oversight: where persons have to agree; absent, nowhere.
+        oversight: what persons have to agree to, and what has to be certified; absent, nothing.
         webhook: how deliveries of the target's webhook are believed and read; absent, none count.
     """
 
@@ -380,6 +384,7 @@ class ContractDocument(Section):
 def policy_of(document: ContractDocument) -> Policy:
     """Return the numbers of a document; it need not have passed the rules yet."""
     adapter, retry, probe = document.adapter, document.retry, document.probe
+    oversight = document.oversight or OversightSettings()
     match adapter:
         case HttpSettings():
             probes, polls = adapter.probe is not None, adapter.answers.accepted is not None
@@ -421,9 +426,8 @@ def policy_of(document: ContractDocument) -> Policy:
         probe_factor=probe.factor,
         probe_cap_seconds=probe.cap_seconds,
         probe_horizon_seconds=probe.horizon_seconds,
-        approval_valid_seconds=(
-            None if document.oversight is None else document.oversight.approval_valid_seconds
-        ),
+        approval_valid_seconds=oversight.approval_valid_seconds,
+        certificate=demand_of(oversight.certificate, document.account),
     )
 
 
@@ -554,6 +558,7 @@ def field_names() -> tuple[str, ...]:
 __all__ = [
     "AdapterSettings",
     "CallerSettings",
+    "CertificateSettings",
     "ContractDocument",
     "KeySettings",
     "OversightSettings",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from effect_contracts.backoff import exponential_seconds
 from effect_contracts.caller_rules import broken_caller_rules
 from effect_contracts.caller_settings import CallerSettings
+from effect_contracts.certificate_settings import broken_certificate_rules
 from effect_contracts.client_rules import ClientSettings, broken_client_rules
 from effect_contracts.errors import ContractProblem
 from effect_contracts.expressions import pointer_tokens, schema_reaches
@@ -68,6 +69,8 @@ def broken_rules(document: ContractDocument) -> list[ContractProblem]:
         problems += broken_caller_rules(document, document.adapter)
     if isinstance(document.adapter, ClientSettings):
         problems += broken_client_rules(document, document.adapter)
+    if document.oversight is not None and document.oversight.certificate is not None:
+        problems += broken_certificate_rules(document, document.oversight.certificate)
     if document.webhook is not None:
         problems += broken_webhook_rules(document, document.webhook)
     return problems

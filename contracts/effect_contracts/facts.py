@@ -101,6 +101,7 @@ class Hold(StrEnum):
     PAUSED = "paused"
     FROZEN = "frozen"
     TENANT_DISABLED = "tenant_disabled"
+    AWAITING_CERTIFICATE = "awaiting_certificate"
     AWAITING_APPROVAL = "awaiting_approval"
     DATABASE_RESTORED = "database_restored"
     TARGET_CHANGED = "target_changed"
@@ -190,6 +191,39 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
+class Certified:
+    """A certificate that is in force: signed by a key that the broker trusts, and not revoked.
+
+    Attributes:
+        target_identity: of the target that was tried, as effects bind theirs.
+        trials: the names of those that held.
+        ended_at: when the trials were over; its age counts from here.
+        expires_at: when it says itself that it ends.
+    """
+
+    certificate_id: str
+    target_identity: str
+    trials: frozenset[str]
+    ended_at: datetime
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateDemand:
+    """What a contract asks of the certificate without which nothing is sent.
+
+    Attributes:
+        age_seconds_max: how long ago its trials may have ended; None for as long as it says itself.
+        trials: these have to have held.
+        sandbox_identity: trials at this target count for the contract's own; None where none do.
+    """
+
+    age_seconds_max: float | None = None
+    trials: frozenset[str] = frozenset()
+    sandbox_identity: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """All that `decide` may look at for one effect.
 
@@ -204,6 +238,7 @@ class Facts:
         holds: why nothing may be dispatched now.
         send_before: no first attempt may start at or after this moment.
         approved_at: when somebody has last approved the first attempt, if anybody has.
+        certificates: those in force of the effect's contract; read only where it demands one.
         jitter_seed: stable per effect; spreads the back-off of many effects, never of one.
         bounds_restart_at: after a database restore, running bounds count from here.
     """
@@ -218,6 +253,7 @@ class Facts:
     holds: frozenset[Hold] = frozenset()
     send_before: datetime | None = None
     approved_at: datetime | None = None
+    certificates: tuple[Certified, ...] = ()
     jitter_seed: int = 0
     bounds_restart_at: datetime | None = None
 
@@ -243,6 +279,7 @@ class Policy:
         probe_horizon_seconds: after this without an answer, a person is asked.
         approval_valid_seconds: the first attempt has to start within this time of an approval;
             None where it needs none.
+        certificate: what is asked of the certificate that every attempt needs; None where none is.
         awaits_caller: no worker sends it; an attempt begins with a caller's election.
         lease_seconds_max: how long a caller's attempt may be extended to in all; None where it is
             not extended.
@@ -268,5 +305,6 @@ class Policy:
     probe_cap_seconds: float = 300.0
     probe_horizon_seconds: float = 86400.0
     approval_valid_seconds: float | None = None
+    certificate: CertificateDemand | None = None
     awaits_caller: bool = False
     lease_seconds_max: float | None = None

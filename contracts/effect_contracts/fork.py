@@ -10,18 +10,18 @@ met other facts, and what is shown is what it says of these.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from effect_contracts.canonical import JsonValue
 from effect_contracts.decide import Decision, decide
 from effect_contracts.document import ContractDocument
-from effect_contracts.facts import FINAL_STATES, Hold, Policy
+from effect_contracts.facts import FINAL_STATES, Facts, Hold, Policy
 from effect_contracts.trace.findings import Broken
 from effect_contracts.trace.kinds import read_event
 from effect_contracts.trace.log import EffectLine
 from effect_contracts.trace.replay import Replay
-from effect_contracts.trace.timeline import Timeline
+from effect_contracts.trace.timeline import Timeline, any_certificate
 
 _HOLDS = frozenset(hold.value for hold in Hold)
 
@@ -112,13 +112,18 @@ def _steps(
         replay.step(read_event(record))
         hold = Hold(record.reason) if record.reason in _HOLDS else None
         facts = timeline.facts(record.at, hold)
-        pinned, other = (decide(facts, policy, record.at) for policy in policies)
+        pinned, other = (_decided(facts, policy, record.at) for policy in policies)
         yield Step(record.sequence, record.kind, record.at, pinned, other)
         if record.to_state in {state.value for state in FINAL_STATES}:
             return
     facts = timeline.facts(now)
-    pinned, other = (decide(facts, policy, now) for policy in policies)
+    pinned, other = (_decided(facts, policy, now) for policy in policies)
     yield Step(None, "now", now, pinned, other)
+
+
+def _decided(facts: Facts, policy: Policy, at: datetime) -> Decision:
+    """Decide as if whatever certificate the contract demands were in force: none is recorded."""
+    return decide(replace(facts, certificates=any_certificate(policy, at)), policy, at)
 
 
 def _shown(decision: Decision) -> dict[str, JsonValue]:

@@ -53,7 +53,12 @@ class Sender:
         return attempt_id
 
     def answer(
-        self, effect_id: str, attempt_id: UUID, outcome: Outcome, external_id: str | None = None
+        self,
+        effect_id: str,
+        attempt_id: UUID,
+        outcome: Outcome,
+        external_id: str | None = None,
+        code: str | None = None,
     ) -> None:
         """Record what the attempt showed."""
         plan = partial(
@@ -61,7 +66,7 @@ class Sender:
             attempt_id=attempt_id,
             answer=Answer(
                 outcome,
-                outcome.value,
+                code or outcome.value,
                 external_id=external_id,
                 bytes_may_have_left=outcome is not Outcome.NOT_SENT,
             ),
@@ -77,9 +82,15 @@ class Sender:
 
         self._with_store(record)
 
-    def show(self, effect_id: str, outcome: Outcome, external_id: str | None = None) -> None:
+    def show(
+        self,
+        effect_id: str,
+        outcome: Outcome,
+        external_id: str | None = None,
+        code: str | None = None,
+    ) -> None:
         """An attempt from its grant to its answer."""
-        self.answer(effect_id, self.start(effect_id), outcome, external_id)
+        self.answer(effect_id, self.start(effect_id), outcome, external_id, code)
 
     def beat(self, executor_id: str = EXECUTOR_ID, ttl_seconds: float = 60.0) -> None:
         """A worker's heartbeat."""

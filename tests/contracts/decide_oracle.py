@@ -394,6 +394,15 @@ def sent_again_after_it_was_forgotten(w: World) -> bool:
     return w.class_is(SafetyClass.IDEMPOTENT) and len(forgotten_ones) < 2
 
 
+def until_closed(w: World) -> Answer:
+    return Answer(
+        Action.WAIT,
+        LifeEvent.ATTEMPT_OPEN,
+        Reason.ATTEMPT_OPEN,
+        at=max(map(w.sending_ends, w.open_now)),
+    )
+
+
 Row = tuple[str, Callable[[World], object], Callable[[World], Answer]]
 
 ROWS: tuple[Row, ...] = (
@@ -406,6 +415,11 @@ ROWS: tuple[Row, ...] = (
         "1 two objects, and a person said which one counts",
         lambda w: len(w.committed_ids) > 1 and w.a_person_has_seen_it,
         lambda w: Answer(Action.SETTLE, LifeEvent.COMMIT_PROVED, Reason.COMMITTED, freezes=True),
+    ),
+    (
+        "1 two objects, and an attempt is open",
+        lambda w: len(w.committed_ids) > 1 and w.open_now,
+        lambda w: until_closed(w)._replace(freezes=True),
     ),
     (
         "1 two objects",
@@ -424,23 +438,18 @@ ROWS: tuple[Row, ...] = (
     ),
     (
         "3 key conflict",
-        lambda w: w.has(Outcome.KEY_CONFLICT),
+        lambda w: w.has(Outcome.KEY_CONFLICT) and not w.open_now,
         lambda w: review(Reason.TARGET_KEY_CONFLICT),
     ),
     (
         "3 partial",
-        lambda w: w.has(Outcome.PARTIAL),
+        lambda w: w.has(Outcome.PARTIAL) and not w.open_now,
         lambda w: review(Reason.PARTIAL_RESULT),
     ),
     (
         "4 open",
         lambda w: w.open_now,
-        lambda w: Answer(
-            Action.WAIT,
-            LifeEvent.ATTEMPT_OPEN,
-            Reason.ATTEMPT_OPEN,
-            at=max(map(w.sending_ends, w.open_now)),
-        ),
+        until_closed,
     ),
     (
         "5 cancelled",

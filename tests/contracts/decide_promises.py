@@ -82,6 +82,8 @@ def broken_promises(
         yield "a moment belongs to a wait"
     if decision.at is not None and decision.at <= now:
         yield "a wait ends in the future"
+    if decision.action is Action.PARK and within:
+        yield "nobody is asked while an attempt is open: what it may still tell counts"
     if decision.freezes != _two_objects(facts):
         yield "two objects of one key freeze, and nothing else does"
     for state in states_of(facts):
@@ -149,9 +151,11 @@ def _broken_by_settling(
     )
     ends_well = decision.event is LifeEvent.COMMIT_PROVED
     ended = facts.failed_by_operator and decision.event is LifeEvent.FAILURE_PROVED
-    asked = decision.reason is Reason.CONTRACT_VIOLATION
+    within = any(a.outcome is None and now < _last_byte_at(a, policy) for a in attempts)
+    waits = within and decision.reason is Reason.ATTEMPT_OPEN
+    asked = decision.reason is Reason.CONTRACT_VIOLATION or waits
     if committed and not (ends_well or (_two_objects(facts) and (asked or ended))):
-        yield "a commit leads to success, or to a person where there are two"
+        yield "a commit leads to success, or where there are two to a person, once none is open"
     if ends_well and not committed:
         yield "success rests on a commit"
     if ends_well and decision.winner is None:

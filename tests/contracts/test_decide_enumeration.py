@@ -295,6 +295,7 @@ def test_the_enumeration_reaches_every_row_but_those_of_recorded_wishes() -> Non
                     rows[row_name(World(*case))] += 1
     # What a person says, a cancel and a time limit are facts of their own: `test_decide_table`.
     apart = {
+        "1 two objects, and an attempt is open",  # takes three attempts
         "1 two objects, and a person ended it",
         "1 two objects, and a person said which one counts",
         "2b a person ended it",

@@ -155,6 +155,32 @@ def test_a_key_conflict_and_a_partial_result_go_to_a_person(
             assert said(decision) == review(reason)
 
 
+@EVERY_CLASS
+@pytest.mark.parametrize("outcome", [Outcome.KEY_CONFLICT, Outcome.PARTIAL])
+def test_nobody_is_asked_while_another_attempt_is_open(
+    safety: SafetyClass, outcome: Outcome
+) -> None:
+    # What parks is looked at by nobody: the open attempt would stay open in it.
+    facts = Facts((attempt(1, outcome), attempt(2, None, 20)))
+    waits = decide(facts, policy(safety), at(21))
+    assert (waits.action, waits.reason) == (Action.WAIT, Reason.ATTEMPT_OPEN)
+    assert waits.at is not None
+    decided = decide(facts, policy(safety), waits.at)
+    assert decided.action is Action.PARK
+    assert decided.lost == (2,)
+
+
+def test_two_objects_freeze_at_once_and_are_shown_once_no_attempt_is_open() -> None:
+    first = attempt(1, Outcome.COMMITTED, external_id="x1")
+    second = attempt(2, Outcome.COMMITTED, 20, external_id="x2")
+    facts = Facts((first, second, attempt(3, None, 40)))
+    waits = decide(facts, IDEMPOTENT, at(41))
+    assert (waits.action, waits.freezes) == (Action.WAIT, True)
+    assert waits.at is not None
+    decided = decide(facts, IDEMPOTENT, waits.at)
+    assert (said(decided), decided.freezes) == (review(Reason.CONTRACT_VIOLATION), True)
+
+
 # Row 4 ------------------------------------------------------------------------------------------
 
 

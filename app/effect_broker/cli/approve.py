@@ -9,6 +9,7 @@ import typer
 
 from effect_broker.approving import Approving
 from effect_broker.cli.desk import EffectArgument, KeyOption, TenantOption, credential, text
+from effect_broker.cli.next_commands import replaced
 from effect_broker.cli.output import AsJson, complain
 from effect_broker.cli.resolve import recorded, show
 from effect_broker.clock import new_id
@@ -63,6 +64,7 @@ def _judge(
 ) -> None:
     why = text("--reason", reason.strip())
     name = text("--decision-id", decision_id) or f"cli-{new_id()}"
+    replaced("--reason", why)
     if not why:
         complain("--reason is empty; say why", 2)
     try:

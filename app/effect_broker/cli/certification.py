@@ -31,8 +31,8 @@ from effect_broker.secretrefs import SecretReferences
 from effect_broker.store.certificates import Certificates
 from effect_broker.store.documents import active_documents
 from effect_broker.store.roles import DatabaseRole
+from effect_contracts.certificate_settings import VALID_DAYS_MAX
 from effect_contracts.certificates import (
-    VALID_DAYS_MAX,
     Certificate,
     TrialVerdict,
     certificate_content,

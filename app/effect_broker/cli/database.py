@@ -9,6 +9,7 @@ import typer
 
 from effect_broker.cli.access import Logins, logins, opened, run
 from effect_broker.cli.desk import operator
+from effect_broker.cli.next_commands import replaced
 from effect_broker.cli.output import AsJson, complain, print_json
 from effect_broker.store.restores import halt as halt_dispatch
 from effect_broker.store.restores import resume as resume_dispatch
@@ -58,6 +59,7 @@ def resume(
     begin, end = _moment("--lost-from", lost_from), _moment("--lost-to", lost_to)
     if end < begin:
         complain("--lost-to lies before --lost-from")
+    replaced("--reason", reason)
     if not reason.strip():
         complain("--reason is empty; say what happened")
 

@@ -15,15 +15,21 @@ from typing import Any, Final
 from effect_broker.api.presentation import effect_body, moment
 from effect_broker.cli.durations import span
 from effect_broker.cli.effect_wait import next_step, overdue_seconds
-from effect_broker.cli.output import console, print_table
+from effect_broker.cli.next_commands import Command, confirmations, holds_of, next_commands
+from effect_broker.cli.output import console, print_line, print_table
 from effect_broker.cli.reasons import words_of
+from effect_broker.clock import new_id
+from effect_broker.obstacles import obstacle
 from effect_broker.protocol.ports import AttemptRow, EvidenceRow, Snapshot
 from effect_broker.reading import EffectDetail, EventRecord
+from effect_broker.resolving import ProposalRecord
+from effect_contracts.counting import counted
 from effect_contracts.decide import conclusive_from
-from effect_contracts.facts import Alert, EffectState, SafetyClass
+from effect_contracts.facts import Alert, EffectState, EvidenceSource, SafetyClass
 from effect_contracts.life import is_final
 
 COLUMNS: Final = ("id", "state", "reason", "tool", "operation key", "age", "next action")
+FIRST_TO_GO: Final = ("age", "next action", "tool", "reason")
 
 _ATTEMPT_COLUMNS: Final = (
     "attempt", "started", "deadline", "recorded", "outcome", "code", "external id", "executor",
@@ -37,12 +43,17 @@ _QUIET_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """All that is read of one effect for its page."""
+    """All that is read of one effect for its page.
+
+    Attributes:
+        proposals: what one person has concluded and a second one has to confirm.
+    """
 
     tenant: str
     detail: EffectDetail
     snapshot: Snapshot
     events: tuple[EventRecord, ...]
+    proposals: tuple[ProposalRecord, ...]
 
 
 def row(detail: EffectDetail) -> tuple[object, ...]:
@@ -74,6 +85,7 @@ def body(inspection: Inspection) -> dict[str, Any]:
         "meaning": words.meaning,
         "next_step": next_step(inspection.detail),
         "what_you_can_do": list(advice(inspection)),
+        "commands": [{"for": one.says, "command": one.line} for one in commands(inspection)],
         "holds": sorted(hold.value for hold in snapshot.facts.holds),
         "probes_since_attempt": snapshot.facts.probes_since_attempt,
         "absence_counts_from": moment(_absence_counts_from(snapshot)),
@@ -92,6 +104,9 @@ def show(inspection: Inspection) -> None:
     out.print(f"next       {next_step(detail)}")
     for line in advice(inspection):
         out.print(f"you        {line}")
+    for one in commands(inspection):
+        out.print(f"  {one.says}:")
+        print_line(f"    {one.line}")
     out.print()
     rows: list[tuple[str, object]] = [
         ("effect", intent.effect_id),
@@ -132,19 +147,31 @@ def advice(inspection: Inspection) -> Iterator[str]:
         yield "ALERT: the target holds more than one object of this effect. Undo what is too much."
     elif detail.alert is Alert.LATE_CONTRADICTION:
         yield "ALERT: the target has contradicted the receipt since. Look there and compare."
+    stands = obstacle(snapshot.document, snapshot.attempts, _looked(inspection))
+    if stands is not None and intent.state is not EffectState.SUCCEEDED:
+        yield f"{stands.meaning} {stands.remedy}"
+    holds = frozenset() if is_final(intent.state) else holds_of(snapshot)
+    for hold in sorted(holds - {intent.reason}):
+        held = words_of(hold.value)
+        yield f"{held.meaning} {held.remedy or ''}".strip()
     if not detail.parked and not is_final(intent.state):
         if late > _QUIET_SECONDS:
             yield (
                 f"It should have moved {span(late)} ago. See that a worker runs: "
                 "`effect-broker doctor`."
             )
-        else:
+        elif stands is not None:
+            yield _what_is_left(snapshot)
+        elif not holds:
             yield "Nothing to do: the broker goes on by itself."
         return
-    if intent.state is EffectState.SUCCEEDED:
-        yield f"`effect-broker effects receipt {intent.effect_id}` prints the proof."
     if words.remedy is not None:
         yield words.remedy
+    for proposal in inspection.proposals:
+        yield (
+            f"{proposal.actor} has concluded something that a second person has to confirm "
+            f"(decision {proposal.decision_id})."
+        )
     counts_from = _absence_counts_from(snapshot)
     if detail.parked and counts_from is not None:
         yield (
@@ -153,6 +180,35 @@ def advice(inspection: Inspection) -> Iterator[str]:
         )
     if detail.parked and intent.safety is SafetyClass.UNSAFE and detail.attempts:
         yield "It is never sent again under this operation key, whatever you record."
+
+
+def commands(inspection: Inspection) -> tuple[Command, ...]:
+    """Return the lines with which a person goes on; none where the broker does by itself."""
+    found = next_commands(inspection.tenant, inspection.detail, inspection.snapshot, new_id)
+    return (*confirmations(inspection.tenant, inspection.detail, inspection.proposals), *found)
+
+
+def _what_is_left(snapshot: Snapshot) -> str:
+    """What the broker does about it meanwhile."""
+    if any(attempt.fact.may_have_sent for attempt in snapshot.attempts):
+        return "The broker goes on trying by itself; once that is mended there is nothing to do."
+    left = snapshot.document.policy().attempts_max - len(snapshot.attempts)
+    return (
+        f"Nothing was sent so far. The broker tries {counted(left, 'more time')} by itself; then "
+        "it ends as failed (never_sent)."
+    )
+
+
+def _looked(inspection: Inspection) -> str | None:
+    """The code of the latest look-up, unless an attempt came after it."""
+    for event in reversed(inspection.events):
+        if event.kind == "attempt_started":
+            return None
+        if event.kind == "evidence_added":
+            metadata = json.loads(event.metadata)
+            if metadata.get("source") == EvidenceSource.PROBE:
+                return metadata.get("code")
+    return None
 
 
 def _absence_counts_from(snapshot: Snapshot) -> datetime | None:

@@ -111,7 +111,7 @@ def list_effects(
         print_json({"effects": effects, "cursor": page.cursor})
         return
     rows = [effect_page.row(detail) for detail in page.effects]
-    print_table("effects", effect_page.COLUMNS, rows)
+    print_table("effects", effect_page.COLUMNS, rows, first_to_go=effect_page.FIRST_TO_GO)
     if page.cursor is not None:
         print(f"there are more: --cursor {page.cursor}", file=sys.stderr)
 
@@ -148,6 +148,7 @@ def inspect(
                 detail=await at.store.effect(tenant_id, effect_id),
                 snapshot=await at.store.load(tenant_id, effect_id),
                 events=await at.store.events(tenant_id, effect_id),
+                proposals=await at.store.proposals(tenant_id, effect_id),
             )
 
     with logins() as found, known_effect():

@@ -10,6 +10,7 @@ import typer
 from effect_broker.api.holds import hold_body
 from effect_broker.cli.access import Logins, logins, opened, plain, run
 from effect_broker.cli.desk import operator
+from effect_broker.cli.next_commands import replaced
 from effect_broker.cli.output import AsJson, complain, print_json, print_table
 from effect_broker.clock import new_id
 from effect_broker.holding import (
@@ -167,6 +168,7 @@ def _contract(text: str) -> tuple[str, str]:
 
 def _reason(text: str) -> str:
     reason = text.strip()
+    replaced("--reason", reason)
     if not reason or len(reason) > REASON_CHARS_MAX or not reason.isprintable():
         complain(f"--reason is one line of at most {REASON_CHARS_MAX} printable characters", 2)
     return reason

@@ -22,6 +22,7 @@ from effect_broker.cli.desk import (
     known_effect,
     signer,
 )
+from effect_broker.cli.next_commands import replaced
 from effect_broker.cli.output import AsJson, complain, print_json
 from effect_broker.clock import new_id
 from effect_broker.reading import EffectDetail
@@ -70,6 +71,8 @@ def resolve(
     `committed` settles it as done. `not_committed` lets the contract decide, and counts only if you
     looked late enough. `failed` ends it. None of them sends anything by itself.
     """
+    for option, given in (("--reason", reason), ("--external-id", external_id)):
+        replaced(option, given)
     body: dict[str, Any] = {
         "decision_id": decision_id or f"cli-{new_id()}",
         "expected_version": version,
@@ -169,6 +172,7 @@ def evidence_item(text: str) -> dict[str, str]:
                 f"--evidence '{plain(text)}': write kind=WORD,ref=WHERE,observed=MOMENT"
                 "[,digest=sha256:…][,note=TEXT]", 2,
             )  # fmt: skip
+        replaced(f"--evidence {name.strip()}:", value)
         item[names[name.strip()]] = value
     return item
 

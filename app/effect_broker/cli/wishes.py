@@ -22,6 +22,7 @@ from effect_broker.cli.desk import (
     text,
 )
 from effect_broker.cli.effect_wait import next_step
+from effect_broker.cli.next_commands import replaced
 from effect_broker.cli.output import AsJson, complain, print_json
 from effect_broker.clock import new_id
 from effect_broker.protocol import acknowledgement, wishes
@@ -103,6 +104,7 @@ def acknowledge(
 ) -> None:
     """Say that an alert was dealt with; it no longer waits for anybody."""
     why = text("--reason", reason.strip())
+    replaced("--reason", why)
     if not why:
         complain("--reason is empty; say what was done", 2)
     said = Acknowledgement(alert, why, operator())

@@ -21,6 +21,7 @@ from effect_broker.protocol.conclusion import (
     Sighting,
     View,
     add_fact,
+    certificate_named,
     fact_digest_of,
     held_facts,
     hex_of,
@@ -142,8 +143,8 @@ def grant_attempt(
         return Change(Grant(GrantKind.OWNED))
     if intent.version != expected_version or is_final(intent.state) or snapshot.wire is None:
         return Change(Grant(GrantKind.STALE))
-    policy = snapshot.document.policy()
-    decision = decide(held_facts(snapshot, identity), policy, snapshot.now)
+    facts, policy = held_facts(snapshot, identity), snapshot.document.policy()
+    decision = decide(facts, policy, snapshot.now)
     if decision.action is not Action.DISPATCH or decision.ordinal != ordinal:
         return Change(Grant(GrantKind.STALE))
     deadline_at = snapshot.now + timedelta(seconds=policy.attempt_deadline_seconds)
@@ -168,6 +169,7 @@ def grant_attempt(
             "ordinal": ordinal,
             "attempt_id": str(attempt_id),
             "wire_digest": hex_of(intent.wire_digest),
+            **certificate_named(facts, policy, snapshot.now),
         },
     )
     bind: tuple[Write, ...] = ()

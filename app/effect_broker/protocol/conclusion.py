@@ -28,6 +28,7 @@ from effect_broker.protocol.ports import (
     Write,
 )
 from effect_contracts.audit import first_count_at, next_count_at
+from effect_contracts.certified import of_target, standing_certificate
 from effect_contracts.decide import Action, Decision, Reason, decide
 from effect_contracts.fact_digests import evidence_digest, outcome_digest
 from effect_contracts.facts import (
@@ -38,6 +39,7 @@ from effect_contracts.facts import (
     EvidenceSource,
     Facts,
     Hold,
+    Policy,
     Verdict,
 )
 from effect_contracts.life import LifeEvent, is_final, move
@@ -129,10 +131,29 @@ def needs_writing(snapshot: Snapshot, decision: Decision) -> bool:
 
 
 def held_facts(snapshot: Snapshot, identity: str) -> Facts:
+    """Return the facts as they are for who would send to this target: its own holds and
+    certificates. Every attempt is granted on these."""
+    facts = snapshot.facts
+    if facts.certificates:
+        demand = snapshot.document.policy().certificate
+        facts = replace(facts, certificates=of_target(facts.certificates, demand, identity))
     bound = snapshot.intent.target_identity
     if bound is None or bound == identity:
-        return snapshot.facts
-    return replace(snapshot.facts, holds=snapshot.facts.holds | {Hold.TARGET_CHANGED})
+        return facts
+    return replace(facts, holds=facts.holds | {Hold.TARGET_CHANGED})
+
+
+def certificate_named(facts: Facts, policy: Policy, now: datetime) -> Metadata:
+    """Return what the event of an attempt says of the certificate that it was granted on."""
+    if policy.certificate is None:
+        return {}
+    standing = standing_certificate(facts.certificates, policy.certificate, now)
+    assert standing is not None, "no attempt is granted without the certificate that is demanded"
+    certificate, until = standing
+    return {
+        "certificate_id": certificate.certificate_id,
+        "certified_until": receipt_time(until),
+    }
 
 
 def with_attempt(snapshot: Snapshot, row: AttemptRow) -> Snapshot:

@@ -20,6 +20,7 @@ from effect_broker.protocol.changes import record_outcome
 from effect_broker.protocol.conclusion import (
     Next,
     View,
+    certificate_named,
     held_facts,
     losses,
     needs_writing,
@@ -165,7 +166,11 @@ def _granted(
         parked=False,
         actor=caller,
         kind="attempt_started",
-        metadata={"ordinal": attempt.ordinal, "attempt_id": str(attempt_id)},
+        metadata={
+            "ordinal": attempt.ordinal,
+            "attempt_id": str(attempt_id),
+            **certificate_named(held_facts(snapshot, identity), policy, snapshot.now),
+        },
     )
     bind: tuple[Write, ...] = ()
     if intent.target_identity is None:

@@ -2,8 +2,8 @@
 
 What it promises: a change is planned on facts that were read under the effect's lock, and its
 writes are committed together and durably, or not at all. Round trips: submit 1, load 1, change 3,
-mutate 6 and those of the mutation itself; one more where a contract is met for the first time, or
-where a plan writes nothing.
+mutate 6 and those of the mutation itself; one more where a contract is met for the first time,
+where it demands a certificate, or where a plan writes nothing.
 
 Lock order: the intent's row, then the lock of the holds (shared), then all else. Each lock and
 the facts are separate statements of one READ COMMITTED transaction, sent in one pipeline: a
@@ -13,7 +13,7 @@ one sees what the other transaction has done. The clock is read last.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -36,6 +36,7 @@ from effect_broker.protocol.ports import (
 from effect_broker.protocol.submission import Submission, Submitted
 from effect_broker.protocol.urgency import urgency_after
 from effect_broker.store import statements as sql
+from effect_broker.store.certified import NO_KEYS, CertificatesInForce
 from effect_broker.store.errors import Progress, store_errors
 from effect_broker.store.observing import UNOBSERVED, StoreObserver
 from effect_broker.store.pool import Connection, Pool, session
@@ -51,7 +52,7 @@ from effect_broker.store.rows import (
 from effect_broker.store.signatures import signature_statements
 from effect_broker.store.writes import Statement, statements_for
 from effect_contracts.document import ContractDocument
-from effect_contracts.facts import Alert, Outcome
+from effect_contracts.facts import Alert, Facts, Outcome
 
 T = TypeVar("T")
 
@@ -65,13 +66,21 @@ class PostgresStore:
 
     Args:
         signer: signs each receipt in the transaction that writes it; None leaves them unsigned.
+        trusted: the public keys (raw, by id) whose certificates count; without keys none does, and
+            an effect whose contract demands one is not sent.
         observer: is told what was read, changed and failed.
     """
 
     def __init__(
-        self, pool: Pool, *, signer: Signer | None = None, observer: StoreObserver = UNOBSERVED
+        self,
+        pool: Pool,
+        *,
+        signer: Signer | None = None,
+        trusted: Mapping[str, bytes] = NO_KEYS,
+        observer: StoreObserver = UNOBSERVED,
     ) -> None:
         self._pool = pool
+        self._certificates = CertificatesInForce(trusted)
         self._signer = signer
         self._observer = observer
         # Documents are immutable by digest, so what was read once is true for ever.
@@ -211,12 +220,13 @@ class PostgresStore:
     ) -> Snapshot:
         intent = intent_of(stored.intent)
         assert intent.tenant_id == tenant_id, "every query names its tenant"
+        document = await self._document(connection, intent.contract_digest)
         return Snapshot(
             intent=intent,
-            facts=facts_of(stored),
+            facts=await self._facts(connection, stored, document),
             attempts=tuple(attempt_of(row) for row in stored.attempts),
             evidence=tuple(evidence_of(row) for row in stored.evidence),
-            document=await self._document(connection, intent.contract_digest),
+            document=document,
             now=cast(datetime, stored.context["now"]),
             wire=sealed_of(stored.context, "wire"),
             operation=sealed_of(stored.context, "operation"),
@@ -225,6 +235,17 @@ class PostgresStore:
             alert=Alert(stored.intent["alert"]) if stored.intent["alert"] else None,
             urgency=urgency_of(stored.intent),
         )
+
+    async def _facts(
+        self, connection: Connection, stored: StoredEffect, document: ContractDocument
+    ) -> Facts:
+        """What `decide` reads. The certificates are read last: one that was revoked meanwhile does
+        not count, and its expiry is judged on the clock of the snapshot."""
+        facts = facts_of(stored)
+        if document.policy().certificate is None:
+            return facts
+        found = await self._certificates.of_contract(connection, document.digest())
+        return replace(facts, certificates=found)
 
     async def _document(self, connection: Connection, digest: bytes) -> ContractDocument:
         if (known := self._documents.get(digest)) is not None:

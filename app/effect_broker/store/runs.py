@@ -194,6 +194,27 @@ WHERE i.tenant_id = lifted.tenant_id AND i.effect_id = lifted.effect_id
 """
 
 
+# Certificates are few, and what waits for one is found by its contract. Whether one fits is no
+# question for SQL: it depends on who has signed it, and on what the contract demands.
+_CERTIFIED_AND_AWAITED: Final = """
+SELECT DISTINCT c.contract_digest FROM effect_broker.certificates AS c
+WHERE c.expires_at > clock_timestamp() AND EXISTS (
+    SELECT 1 FROM effect_broker.effect_intents AS i
+    WHERE i.reason = 'awaiting_certificate' AND i.contract_digest = c.contract_digest
+      AND (i.parked OR i.next_action_at > clock_timestamp()))
+"""
+_RELEASE_CERTIFIED: Final = """
+UPDATE effect_broker.effect_intents AS i
+SET parked = false, next_action_at = clock_timestamp(), updated_at = clock_timestamp()
+FROM (
+    SELECT h.tenant_id, h.effect_id FROM effect_broker.effect_intents AS h
+    WHERE h.reason = 'awaiting_certificate' AND h.contract_digest = %(contract_digest)s
+      AND (h.parked OR h.next_action_at > clock_timestamp())
+    LIMIT %(limit)s FOR NO KEY UPDATE OF h SKIP LOCKED) AS certified
+WHERE i.tenant_id = certified.tenant_id AND i.effect_id = certified.effect_id
+"""
+
+
 # Few at any moment: a link leaves this index when its meaning is written.
 _ENDED_COMPENSATIONS: Final = """
 SELECT l.tenant_id, l.effect_id, l.compensates_id, i.state
@@ -232,6 +253,31 @@ class PostgresWorkerStore(PostgresStore):
             await connection.execute(_HALT)
             row = await (await connection.execute(_HALTED)).fetchone()
             return row is not None and bool(row["halted"])
+
+    async def release_certified(self, limit: int, identity_of: IdentityOf) -> int:
+        """Let effects go on for which a fitting certificate is in force now; return how many.
+
+        Raises:
+            StoreUnavailable, StoreBusy, CommitUnknown.
+        """
+        released = 0
+        async with self.connection() as (connection, progress):
+            rows = await (await connection.execute(_CERTIFIED_AND_AWAITED)).fetchall()
+            for row in rows:
+                document = await self._document(connection, bytes(row["contract_digest"]))
+                demand, digest = document.policy().certificate, document.digest()
+                assert demand is not None, "only a contract that demands one lets effects wait"
+                found = await self._certificates.of_contract(connection, digest)
+                clock = await (await connection.execute(sql.READ_CLOCK)).fetchone()
+                assert clock is not None, "the clock answers"
+                own = of_target(found, demand, identity_of(document))
+                if standing_certificate(own, demand, clock["now"]) is None:
+                    continue
+                told = {"contract_digest": digest, "limit": limit - released}
+                progress.committing = True
+                released += (await connection.execute(_RELEASE_CERTIFIED, told)).rowcount
+                progress.committing = False
+        return released
 
     async def release_lifted(self, limit: int) -> int:
         """Let effects go on whose hold was lifted; return how many.

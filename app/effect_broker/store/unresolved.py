@@ -28,7 +28,6 @@ from effect_broker.store.rows import (
     StoredEffect,
     attempt_of,
     evidence_of,
-    facts_of,
     intent_of,
     urgency_of,
 )
@@ -48,7 +47,9 @@ from effect_contracts.facts import Alert
 
 # The predicates of the indexes `unresolved_effects` and `effects_on_their_way`: the planner takes
 # an index only for the words that it was made with.
-_HELD: Final = "('paused', 'frozen', 'tenant_disabled', 'awaiting_approval', 'database_restored')"
+_HELD: Final = """(
+           'paused', 'frozen', 'tenant_disabled', 'awaiting_certificate', 'awaiting_approval',
+           'database_restored')"""
 UNRESOLVED: Final = f"""(alert IS NOT NULL OR parked
        OR state IN ('outcome_unknown', 'reconciling', 'manual_review')
        OR (state = 'dispatching' AND sender_lost)
@@ -230,12 +231,13 @@ class UnresolvedStore(PostgresStore):
         row = stored.intent
         intent, urgency, parked = intent_of(row), urgency_of(row), row["parked"]
         alert = Alert(row["alert"]) if row["alert"] else None
+        document = await self._document(connection, intent.contract_digest)
         snapshot = Snapshot(
             intent=intent,
-            facts=facts_of(stored),
+            facts=await self._facts(connection, stored, document),
             attempts=tuple(attempt_of(attempt) for attempt in stored.attempts),
             evidence=tuple(evidence_of(one) for one in stored.evidence),
-            document=await self._document(connection, intent.contract_digest),
+            document=document,
             now=now,
             wire=None,
             operation=None,

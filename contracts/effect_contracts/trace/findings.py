@@ -34,6 +34,7 @@ class Rule(StrEnum):
     UNSAFE = "unsafe"  # an unsafe effect was sent again after doubt
     RETENTION = "retention"  # sent again when the target may have forgotten the key
     CONCLUSIVE = "conclusive"  # sent again without conclusive evidence of absence
+    CERTIFICATE = "certificate"  # sent without the certificate that its contract demands
     SETTLED_BY = "settled_by"  # sent again while the attempt before could still be on the wire
     SUPPORT = "support"  # a settlement that its facts do not support
     MUTATION = "mutation"  # keys and fences of a transactional effect do not fit its facts

@@ -19,6 +19,7 @@ from effect_contracts.facts import (
     SafetyClass,
     Verdict,
 )
+from effect_contracts.receipts import receipt_time
 from effect_contracts.trace.findings import Rule, require
 from effect_contracts.trace.log import EvidenceRecord
 from effect_contracts.trace.timeline import Timeline
@@ -52,6 +53,28 @@ def check_grant(timeline: Timeline, at: datetime) -> None:
         require(not names, Rule.CONCLUSIVE, f"nothing proves that attempt {names} did not commit")
     elif uncleared:
         _check_same_key_again(timeline, at)
+
+
+def check_certificate(
+    timeline: Timeline, at: datetime, certificate_id: object, until: object
+) -> None:
+    """Judge what an attempt that starts now says of the certificate that it was granted on.
+
+    The certificate itself is no part of a trace; its id finds it with the broker.
+
+    Raises:
+        Broken: the contract demands one and the attempt names none that was in force, or it names
+            one that nobody has asked for.
+    """
+    if timeline.policy.certificate is None:
+        named = certificate_id is not None or until is not None
+        require(not named, Rule.KIND, "the contract demands no certificate, and one is named")
+        return
+    told = isinstance(certificate_id, str) and isinstance(until, str)
+    require(told, Rule.CERTIFICATE, "the contract demands a certificate, and none is named")
+    # Both are of one spelling, in which a later moment is a greater text.
+    in_force = receipt_time(at) < str(until)
+    require(in_force, Rule.CERTIFICATE, "the certificate that is named was over")
 
 
 def _check_same_key_again(timeline: Timeline, at: datetime) -> None:

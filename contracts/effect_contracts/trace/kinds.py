@@ -88,6 +88,9 @@ EVIDENCE_ID_MEMBER: Final = "evidence_id"
 RECEIPT_MEMBER: Final = "receipt_digest"
 # Until when an extended lease lasts, as `receipt_time` spells it.
 DEADLINE_MEMBER: Final = "deadline_at"
+# The certificate on which an attempt was granted, and until when it would have fitted.
+CERTIFICATE_MEMBER: Final = "certificate_id"
+CERTIFIED_MEMBER: Final = "certified_until"
 _FACT: Final = frozenset({FACT_MEMBER})
 _SEEN: Final = frozenset({FACT_MEMBER, EVIDENCE_ID_MEMBER})
 _SETTLING: Final = frozenset({RECEIPT_MEMBER})
@@ -100,7 +103,9 @@ KINDS: Final[Mapping[EventKind, KindRule]] = {
         _CALLER, frozenset({"contract_digest", "request_hash"}), frozenset({DRILL_MEMBER})
     ),
     EventKind.ATTEMPT_STARTED: KindRule(
-        _SENDER, frozenset({"ordinal", "attempt_id"}), frozenset({WIRE_MEMBER})
+        _SENDER,
+        frozenset({"ordinal", "attempt_id"}),
+        frozenset({WIRE_MEMBER, CERTIFICATE_MEMBER, CERTIFIED_MEMBER}),
     ),
     EventKind.ATTEMPT_EXTENDED: KindRule(
         frozenset({"caller"}), frozenset({"ordinal", DEADLINE_MEMBER})

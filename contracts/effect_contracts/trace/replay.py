@@ -36,6 +36,8 @@ from effect_contracts.trace import guards
 from effect_contracts.trace.findings import Rule, require
 from effect_contracts.trace.kinds import (
     AFTER_END,
+    CERTIFICATE_MEMBER,
+    CERTIFIED_MEMBER,
     DEADLINE_MEMBER,
     DRILL_MEMBER,
     DRILL_TAKEOVER_SECONDS_MAX,
@@ -178,6 +180,9 @@ class Replay:
         # The rules of §4 come first: they say best what is wrong.
         timeline.lose(decision.lost, at)
         guards.check_grant(timeline, at)
+        guards.check_certificate(
+            timeline, at, event.metadata.get(CERTIFICATE_MEMBER), event.metadata.get(CERTIFIED_MEMBER)
+        )
         require(
             granted, Rule.DECISION, f"the facts said {decision.action} ({decision.reason}) instead"
         )

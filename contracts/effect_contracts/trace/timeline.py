@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from effect_contracts.fact_digests import evidence_digest, outcome_digest
 from effect_contracts.facts import (
     CODE_ALREADY_EXISTS,
     Attempt,
+    Certified,
     Conclusion,
     Evidence,
     EvidenceSource,
@@ -135,6 +136,7 @@ class Timeline:
             holds=frozenset() if hold is None else frozenset({hold}),
             send_before=intent.send_before,
             approved_at=self.approved_at,
+            certificates=any_certificate(self.policy, at),
             jitter_seed=intent.effect_id.int,
             bounds_restart_at=self.restarted_at(at),
         )
@@ -251,6 +253,18 @@ class Timeline:
         self._lost.add(ordinal)
         known = self._known[ordinal]
         self._known[ordinal] = replace(known, outcome=Outcome.PRESUMED_AMBIGUOUS)
+
+
+def any_certificate(policy: Policy, at: datetime) -> tuple[Certified, ...]:
+    """Return a certificate that fits: like a hold, those in force are no part of an account.
+
+    That one was is told by the attempt's own event, and judged there (`guards.check_certificate`).
+    """
+    demand = policy.certificate
+    if demand is None:
+        return ()
+    expires_at = at + timedelta(seconds=1)
+    return (Certified("", "", demand.trials, at, expires_at),)
 
 
 def _recorded(row: AttemptRecord) -> Attempt:

@@ -32,6 +32,7 @@ from effect_broker.protocol.ports import (
 )
 from effect_contracts.decide import Action, Reason
 from effect_contracts.facts import (
+    Alert,
     EffectState,
     EvidenceSource,
     Hold,
@@ -135,6 +136,7 @@ class _Known:
     answers: dict[UUID, tuple[SimulatedProcess, Answer]] = field(default_factory=dict)
     receipt: AddReceipt | None = None
     identity: str | None = None
+    shown_strange: bool = False
 
 
 class Judge:
@@ -384,6 +386,10 @@ class Judge:
         """A process has seen the answer to its request."""
         self.knows(call.effect_id).answers[call.attempt_id] = (process, answer)
 
+    def shown_strange(self, effect_id: UUID) -> None:
+        """A look-up has shown an object under our key that is not clearly ours."""
+        self.knows(effect_id).shown_strange = True
+
     def vetoed(self, process: SimulatedProcess, call: DispatchCall) -> None:
         """The last gate has let nothing through."""
         self.tried[Invariant.SENT_WITHIN_BUDGET] += 1
@@ -428,7 +434,9 @@ class Judge:
         if world.scope.keeps_promises and is_final(intent.state) and not given_up(intent):
             kinds = {event.advance.kind for event in world.store.events(effect_id)}
             tried[Invariant.NO_FALSE_ALERT] += bool(kinds & {"late_fact", "counted"})
-            if (alert := world.store.alert(effect_id)) is not None:
+            # An object that is not clearly ours is no accusation: a person has to look at it.
+            told = {Alert.LATE_CONTRADICTION} if known.shown_strange else set()
+            if (alert := world.store.alert(effect_id)) is not None and alert not in told:
                 self._broken(Invariant.NO_FALSE_ALERT, alert)
 
     def _true_end(self, effect_id: UUID, snapshot: Snapshot, known: _Known) -> None:

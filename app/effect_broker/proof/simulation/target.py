@@ -261,6 +261,7 @@ class Target:
                 return Finding(Verdict.UNKNOWN, "operation_pending")
         ids = tuple(entry.external_id for entry in entries)
         if Fault.STRANGE_OBJECT in world.scope.faults and world.spend(Fault.STRANGE_OBJECT, 8):
+            world.judge.shown_strange(call.effect_id)
             return Finding(Verdict.MISMATCH, "other_payload", ids or ("sim_strange",))
         if not entries:
             return Finding(Verdict.NOT_COMMITTED, "absent")
