@@ -58,10 +58,16 @@ def project_files() -> list[Path]:
 
 
 @cache
+def tree(path: Path) -> ast.Module:
+    """The parsed text of a Python file; parsed once for all the rules that read it."""
+    return ast.parse(path.read_text("utf-8"))
+
+
+@cache
 def modules() -> tuple[Module, ...]:
     """Every module of the four packages, parsed."""
     return tuple(
-        Module(_module_name(path, CHECKOUT / root), path, ast.parse(path.read_text("utf-8")))
+        Module(_module_name(path, CHECKOUT / root), path, tree(path))
         for package, root in PACKAGES.items()
         for path in sorted((CHECKOUT / root / package).rglob("*.py"))
     )

@@ -25,7 +25,8 @@ result = {"parts": {"one": part_result(found, machine, 3, 0.5, 0.25)}}
 rounds = [Timed(1.0, 9.0), Timed(5.0, 2.0), Timed(2.0, 3.0)]
 print(json.dumps({
     "worse": worse(before, ratios), "kept": worse(before, kept), "unknown": worse({}, ratios),
-    "chart": chart(result), "page": page(result), "middle": [middle(rounds).per_second, middle(rounds).median_ms],
+    "chart": chart(result), "page": page(result),
+    "middle": [middle(rounds).per_second, middle(rounds).median_ms],
 }))
 """
 
