@@ -8,18 +8,20 @@ from collections.abc import Generator
 
 import pytest
 
+import warm_start
 from tools import NOT_FOR_THIS_PLATFORM, REQUIRE_ALL_VARIABLE, all_required
 
 pytest_plugins = ["postgres"]
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Take Ctrl-C again where a shell has started the tests in its background, without it.
 
     What is started here would inherit that, and could not be ended as a terminal ends it.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.add_cleanup(warm_start.install())
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -11,10 +11,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Protocol, Self
 
 from effect_broker.faultpoints import ENV_FAULT_DIR
 
@@ -26,6 +26,45 @@ _EXIT_SECONDS = 40.0  # a drain may take its 25 s and the shutdown's grace
 
 class ProcessNotReady(Exception):
     """A process ended or stayed silent; the text holds the end of its log."""
+
+
+class Launched(Protocol):
+    """A process of its own, as `subprocess.Popen` shows it."""
+
+    pid: int
+    stdout: IO[str] | None
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code; `subprocess.TimeoutExpired` if it runs for longer."""
+
+    def kill(self) -> None:
+        """SIGKILL."""
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+
+
+Launch = Callable[[Sequence[str], Mapping[str, str], IO[bytes]], Launched]
+"""Runs a module with its arguments: gets the words after `python -m`, the environment, the log."""
+
+
+def interpreter(words: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> Launched:
+    """Start a fresh interpreter."""
+    return subprocess.Popen(
+        [sys.executable, "-m", *words],
+        stdout=subprocess.PIPE,
+        stderr=log,
+        stdin=subprocess.DEVNULL,
+        env=dict(environment),
+        text=True,
+    )
+
+
+launch: Launch = interpreter
+"""How every process of a stack is started; tests fork them from an interpreter that is warm."""
 
 
 class ManagedProcess:
@@ -55,14 +94,7 @@ class ManagedProcess:
         self._line: str | None = None
         self._seen = threading.Event()
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", *program, *arguments],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                env=dict(environment),
-                text=True,
-            )
+            self._process = launch([*program, *arguments], environment, log)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
