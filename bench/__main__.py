@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench import report
+from bench import report, sizing
 from bench.parts import Findings, Ground
 from effect_broker.config import QUEUE_POLL_SECONDS
 from effect_broker.postgres.embedded import EmbeddedPostgres
@@ -25,10 +25,13 @@ FIGURES = Path("docs/benchmark-figures.md")
 # In the order in which they are run and shown: name, and what it shows.
 PARTS = {
     "engine": "the limit of the database, bare DBOS, submits and replays",
+    "hot_path": "statements, commits and processor time of each effect, and of bare DBOS",
+    "performed": "perform, two bare commits and agent-ledger's empty call",
     "scale_out": "one, two and four workers, and what each effect costs",
     "in_flight": "a thousand slow targets held by one worker",
     "recovery": "killed workers, a crash of the database, a backlog after an outage",
     "growth": "a thousand, a hundred thousand and a million effects stored",
+    "peers": "seven peers and the broker at one target, and what a kill leaves behind",
 }
 # Alike for all parts: counts by statement cost a little, and must not be in some figures only.
 _SETTINGS = {
@@ -87,7 +90,7 @@ def main() -> int:
         result = {"parts": {name: parts[name] for name in PARTS if name in parts}}
         RESULT.write_text(json.dumps(result, indent=2) + "\n")
         CHART.write_text(report.chart(result))
-        FIGURES.write_text(report.page(result))
+        FIGURES.write_text(report.page(result, sizing.table(result["parts"])))
     return 0
 
 

@@ -13,7 +13,7 @@ import psycopg
 from dbos import DBOSClient, EnqueueOptions
 
 from bench.bare_worker import NAME, QUEUE, READY, VERSION
-from bench.rounds import Timed
+from bench.rounds import Timed, off_beat
 from effect_broker.proof.broker import wait_until
 
 SETTLE_SECONDS = 300.0
@@ -50,6 +50,12 @@ class BareDbos:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line.decode().startswith(READY), line
+
+    @property
+    def pid(self) -> int:
+        """The worker's process."""
+        assert self._process is not None, "it was started"
+        return self._process.pid
 
     def stop(self) -> None:
         """End the worker."""
@@ -109,7 +115,7 @@ class BareDbos:
                 ),
                 "done",
             )
-            pause.wait(0.037 * (number % 4))  # not in step with the poll
+            pause.wait(off_beat(number, self._poll))
         seconds = perf_counter() - began
         self.stop()
         took = self._value(

@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 import psycopg
 
-from bench.rounds import Load, Timed
+from bench.rounds import Load, Timed, off_beat
+from effect_broker.faultpoints import ENV_FAULT_DIR
 from effect_broker.proof.broker import ProofBroker, wait_until
 from effect_broker.proof.contracts import charge, tuned
 
@@ -24,12 +25,14 @@ class Measured:
     """A whole broker, with the workers that a measurement starts."""
 
     def __init__(self, directory: Path, superuser_url: str, poll_seconds: float) -> None:
-        self._url = superuser_url
+        self._url, self._poll = superuser_url, poll_seconds
         self._broker = ProofBroker(
             directory,
             superuser_url,
             environment={"EFFECT_BROKER_QUEUE_POLL_SECONDS": str(poll_seconds)},
         )
+        # Its fault points look for files at every turn; in production none is armed.
+        self._broker.stack.environment.pop(ENV_FAULT_DIR)
         self._numbers = itertools.count()
         self.api_key = ""
         self.tool = ""
@@ -121,7 +124,7 @@ class Measured:
         for number in range(count):
             answer = self._broker.http.post("/v1/effects", json=self._body(f"{prefix}:{number}"))
             self._broker.settled(answer.json()["effect_id"])
-            pause.wait(0.037 * (number % 4))  # not in step with the poll
+            pause.wait(off_beat(number, self._poll))
         seconds = perf_counter() - began
         worker.kill()
         took = self._value(

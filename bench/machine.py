@@ -57,6 +57,12 @@ def memory(pid: int) -> Memory:
     return Memory(sizes["Rss"] * 1024 / 1e6, sizes["Pss"] * 1024 / 1e6)
 
 
+def greatest_memory(pid: int) -> float:
+    """Return the greatest resident memory that a process has ever had, in MB."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("VmHWM:"))
+
+
 def cpu_of(pids: Iterable[int]) -> float:
     """Return the processor time of several processes."""
     return sum(map(cpu_seconds, pids))

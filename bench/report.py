@@ -10,7 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bench.parts import Findings
+    from bench.parts import Findings, Table
 
 # A committed ratio that got this much worse is told.
 WORSE_SHARE = 0.15
@@ -96,8 +96,8 @@ def worse(before: Mapping[str, Any], now: Sequence[Ratio]) -> list[str]:
     return lines
 
 
-def page(result: Mapping[str, Any]) -> str:
-    """Return all tables as Markdown."""
+def page(result: Mapping[str, Any], worked_out: Table | None = None) -> str:
+    """Return all tables as Markdown; `worked_out` is what follows from them."""
     lines = [
         "# Benchmark figures",
         "",
@@ -117,10 +117,15 @@ def page(result: Mapping[str, Any]) -> str:
             rows = [[r["text"], f"{r['value']:.2f}"] for r in part["ratios"].values()]
             lines += ["", *_rows(("ratio", "value"), rows)]
         for table in part["tables"]:
-            lines += ["", f"**{table['title']}**", "", *_rows(table["columns"], table["rows"])]
-            if table["note"]:
-                lines += ["", table["note"]]
+            lines += _table(table)
+    if worked_out is not None:
+        lines += ["", "## sizing", *_table(asdict(worked_out))]
     return "\n".join(lines) + "\n"
+
+
+def _table(table: Mapping[str, Any]) -> list[str]:
+    lines = ["", f"**{table['title']}**", "", *_rows(table["columns"], table["rows"])]
+    return [*lines, "", table["note"]] if table["note"] else lines
 
 
 def _rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -45,6 +45,12 @@ class Load:
         return Timed(self.count / (perf_counter() - began), median(took) * 1000)
 
 
+def off_beat(number: int, poll_seconds: float) -> float:
+    """Return how long to rest before the next of single effects, so that they come at every moment
+    of a poll alike: each golden share of an interval lies farthest from those before it."""
+    return poll_seconds * (number * 0.618034 % 1.0)
+
+
 def middle(rounds: Sequence[Timed]) -> Timed:
     """The median round, of rate and of time each."""
     return Timed(median(r.per_second for r in rounds), median(r.median_ms for r in rounds))

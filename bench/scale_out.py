@@ -63,36 +63,32 @@ def _written(stage: Stage) -> tuple[float, float, float]:
 def _drained(stage: Stage, tool: str, workers: int, prefix: str, count: int) -> Drained:
     assert stage.api is not None
     before = _written(stage)
+    # Ready and stopped: all begin at the same moment, and their start is in no figure.
+    started = stage.start_workers(workers)
+    for worker in started:
+        worker.pause()
     api, postgres = cpu_seconds(stage.api.pid), stage.postgres_cpu()
     submits = stage.submits(tool, prefix, count)
     api = cpu_seconds(stage.api.pid) - api
     submitted = stage.postgres_cpu() - postgres
-    # An idle worker first: its start is not the effects'. It takes the backlog as soon as it polls.
-    started = stage.start_workers(workers)
     pids = [worker.pid for worker in started]
-    # What an interpreter's start costs is before this; what is drained by now is in the times too.
-    cpu = {"worker": cpu_of(pids), "postgres": stage.postgres_cpu()}
-    target = cpu_seconds(stage.target.pid)
-    done = stage.settled(prefix)
+    used = [cpu_of(pids), stage.postgres_cpu(), cpu_seconds(stage.target.pid)]
+    for worker in started:
+        worker.resume()
     stage.wait_idle()
-    cpu = {
-        "worker": cpu_of(pids) - cpu["worker"],
-        "postgres": stage.postgres_cpu() - cpu["postgres"],
-    }
-    target = cpu_seconds(stage.target.pid) - target
+    now = [cpu_of(pids), stage.postgres_cpu(), cpu_seconds(stage.target.pid)]
+    used = [after - earlier for after, earlier in zip(now, used, strict=True)]
     stage.kill_workers()
     after = _written(stage)
     assert stage.settled(prefix) == count, "not all are final"
     at = stage.receipts_at(prefix)
     seconds = at[-1] - at[0]
-    rest = max(count - done, 1)
-    cores = (cpu["worker"] + cpu["postgres"] + target) / (at[-1] - at[min(done, count - 1)] or 1)
     return Drained(
         per_second=(count - 1) / seconds,
-        worker_ms=cpu["worker"] / rest * 1000,
-        postgres_ms=cpu["postgres"] / rest * 1000,
-        target_ms=target / rest * 1000,
-        busy_cores=cores,
+        worker_ms=used[0] / count * 1000,
+        postgres_ms=used[1] / count * 1000,
+        target_ms=used[2] / count * 1000,
+        busy_cores=sum(used) / seconds,
         submit_api_ms=api / count * 1000,
         submit_postgres_ms=submitted / count * 1000,
         submits_per_second=submits.per_second,

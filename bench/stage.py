@@ -57,10 +57,14 @@ class Stage:
         self.workers: list[ManagedProcess] = []
 
     def __enter__(self) -> Self:
-        self.broker.prepare()
-        self.tenant_id = self.broker.tenant_id
-        self.target.start()
-        self.api = self.broker.start_api()
+        try:
+            self.broker.prepare()
+            self.tenant_id = self.broker.tenant_id
+            self.target.start()
+            self.api = self.broker.start_api()
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def __exit__(
@@ -69,6 +73,10 @@ class Stage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End everything."""
         self.kill_workers()
         self.broker.stop()
         self.target.stop()
@@ -111,12 +119,22 @@ class Stage:
         return document.tool
 
     def submits(
-        self, tool: str, prefix: str, count: int, *, callers: int = _CALLERS, api_key: str = ""
+        self,
+        tool: str,
+        prefix: str,
+        count: int,
+        *,
+        callers: int = _CALLERS,
+        api_key: str = "",
+        again: bool = False,
     ) -> Timed:
-        """Submit `count` effects with operation keys `prefix:0` and so on."""
-        return asyncio.run(self._submits(tool, prefix, Load(callers, count), api_key))
+        """Submit `count` effects with operation keys `prefix:0` and so on; `again`: replays."""
+        expected = 200 if again else 202
+        return asyncio.run(self._submits(tool, prefix, Load(callers, count), api_key, expected))
 
-    async def _submits(self, tool: str, prefix: str, load: Load, api_key: str) -> Timed:
+    async def _submits(
+        self, tool: str, prefix: str, load: Load, api_key: str, expected: int
+    ) -> Timed:
         numbers = itertools.count()
         headers = dict(self.broker.http.headers)
         if api_key:
@@ -132,7 +150,7 @@ class Stage:
             async def one() -> None:
                 key = f"{prefix}:{next(numbers)}"
                 answer = await http.post("/v1/effects", json=submission(tool, key))
-                assert answer.status_code == 202, answer.text
+                assert answer.status_code == expected, answer.text
 
             return await load.run([one] * load.clients)
 

@@ -24,6 +24,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from uuid import UUID
 
 from effect_adapters.registry import adapters
+from effect_broker import open_files
 from effect_broker.api.services import Health, Services
 from effect_broker.approving import Approving
 from effect_broker.authentication import CachedAuthentication
@@ -42,7 +43,14 @@ from effect_broker.event_delivery import Deliveries
 from effect_broker.evidence_inbox import EvidenceInbox
 from effect_broker.evidence_matching import Matching, match_due
 from effect_broker.faultpoints import ENV_FAULT, ENV_FAULT_DIR, FaultPoints
-from effect_broker.keyring import AesVault, KeyRing, KeyRingProblem, load_key_ring, ring_signer
+from effect_broker.keyring import (
+    AesVault,
+    KeyRing,
+    KeyRingProblem,
+    load_key_ring,
+    ring_public_keys,
+    ring_signer,
+)
 from effect_broker.log_events import event
 from effect_broker.metrics_ledger import FreshLedger
 from effect_broker.observability import Observed, observed, served_alone, served_beside
@@ -208,7 +216,9 @@ async def api_services(
     ledger = FreshLedger(PostgresLedgerNumbers(pool), clock.boot_seconds)
     async with pool, observed(settings, "api", new_executor_id()) as seen:
         await _check_schema(pool)
-        store = PostgresApiStore(pool, signer=ring_signer(ring), observer=seen.observer)
+        store = PostgresApiStore(
+            pool, signer=ring_signer(ring), trusted=ring_public_keys(ring), observer=seen.observer
+        )
         await _warn_of_lacking_keys(store, ring)
         vault, inbox = AesVault(ring), PostgresInbox(pool)
         # No prefix and no directory: an API that renders requests has no use for a secret.
@@ -220,12 +230,7 @@ async def api_services(
         services = Services(
             intake=intake,
             performing=Performing(
-                intake,
-                PostgresElections(pool, signer=ring_signer(ring), observer=seen.observer),
-                renderers,
-                vault,
-                new_id,
-                clock.boot_seconds,
+                intake, _elections(pool, ring, seen), renderers, vault, new_id, clock.boot_seconds
             ),
             reads=store,
             history=PostgresHistory(pool),
@@ -250,6 +255,12 @@ async def api_services(
             yield replace(services, metrics=partial(seen.page, ledger) if here else None)
 
 
+def _elections(pool: Pool, ring: KeyRing, seen: Observed) -> PostgresElections:
+    return PostgresElections(
+        pool, signer=ring_signer(ring), trusted=ring_public_keys(ring), observer=seen.observer
+    )
+
+
 @asynccontextmanager
 async def worker(settings: Settings, login: DatabaseLogin) -> AsyncIterator[tuple[Worker, str]]:
     """Give a worker that has not begun, and its executor id.
@@ -265,13 +276,14 @@ async def worker(settings: Settings, login: DatabaseLogin) -> AsyncIterator[tupl
         process = cast(WorkerProcess, ports.process)
         inbox = PostgresInbox(repairs)
         matching = Matching(inbox, ports.store, ports.vault, new_id)
+        trusted = ring_public_keys(key_ring(settings))
         made = Worker(
             login.url,
-            PostgresWorkerStore(repairs, observer=seen.observer),
+            PostgresWorkerStore(repairs, trusted=trusted, observer=seen.observer),
             ports,
             process,
             ttl_seconds=settings.heartbeat_ttl_seconds,
-            worker_concurrency=settings.worker_concurrency,
+            worker_concurrency=open_files.slots(settings.worker_concurrency),
             tenant_concurrency=settings.tenant_concurrency,
             poll_seconds=settings.queue_poll_seconds,
             drain_seconds=settings.drain_seconds,
@@ -337,7 +349,12 @@ async def _worker_parts(
         await _check_schema(repairs)
         await _check_keys(repairs, ring, settings)
         ports = Ports(
-            store=PostgresWorkerStore(effects, signer=ring_signer(ring), observer=seen.observer),
+            store=PostgresWorkerStore(
+                effects,
+                signer=ring_signer(ring),
+                trusted=ring_public_keys(ring),
+                observer=seen.observer,
+            ),
             adapters=adapters(
                 SecretReferences(settings.secret_prefix, settings.secret_directory), probes
             ),

@@ -37,6 +37,7 @@ from effect_broker.conformance import (
     said,
 )
 from effect_contracts.certificates import TrialVerdict, trial_body
+from effect_contracts.counting import counted
 from effect_contracts.document import ContractDocument
 from effect_contracts.facts import Outcome, SafetyClass, Verdict
 
@@ -133,6 +134,7 @@ async def certify(trial: Trial, terms: Terms) -> tuple[TrialRecord, ...]:
 
     Raises:
         RenderError: the arguments do not make a request.
+        CouldNotRun: the request or a look-up could not be sent from here.
     """
     began = trial.clock.boot_seconds()
     hostile: tuple[Check, ...] = (
@@ -253,7 +255,8 @@ async def ten_at_once(trial: Trial, *, terms: Terms) -> Result | None:
         text = "the contract extracts no external_id to compare"
         return Result(name, Judgement.UNPROVED, text)
     if len(ids) > 1:
-        text = f"{terms.at_once} requests of one key at once made {len(ids)} objects"
+        requests, objects = counted(terms.at_once, "request"), counted(len(ids), "object")
+        text = f"{requests} of one key at once made {objects}"
         return Result(name, Judgement.BROKEN, text)
     text = f"{terms.at_once} at once made one object; {len(done) - 1} of them were told its id"
     return Result(name, Judgement.KEPT, text)
@@ -277,7 +280,7 @@ async def settlement_lag(trial: Trial, *, terms: Terms) -> Result | None:
     if unseen:
         text = (
             f"{bound:g} s after its answer the look-up still said {unseen[0]} of "
-            f"{len(unseen)} of {len(made)} effects; a worker would have sent them again"
+            f"{len(unseen)} of {counted(len(made), 'effect')}; a worker would have sent them again"
         )
         return Result(name, Judgement.BROKEN, text)
     slowest = max(lag for lag, _ in seen.values())
@@ -293,7 +296,7 @@ async def settlement_lag(trial: Trial, *, terms: Terms) -> Result | None:
             f"the slowest of {len(made)} was seen only {slowest:.3f} s after its answer: too near"
         )
         return Result(name, Judgement.UNPROVED, f"{text} the bound of {bound:g} s to tell")
-    text = f"{len(made)} effects, the slowest seen after {slowest:.3f} s of {bound:g} s"
+    text = f"{counted(len(made), 'effect')}, the slowest seen after {slowest:.3f} s of {bound:g} s"
     return Result(name, Judgement.KEPT, text)
 
 

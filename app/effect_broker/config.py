@@ -13,7 +13,8 @@ EFFECT_BROKER_SECRET_DIRECTORY      `file:` references resolve below this direct
 EFFECT_BROKER_WEBHOOK_SECRET_PREFIX     the same for the secrets of webhooks, which the API
 EFFECT_BROKER_WEBHOOK_SECRET_DIRECTORY  resolves (and no others); workers do not
 EFFECT_BROKER_EVENT_NETWORKS        networks, as CIDR separated by commas, that subscriptions may
-                                    reach although they are not public (default: none)
+                                    reach although they are not public (default: none; under
+                                    `effect-broker up` this machine itself)
 EFFECT_BROKER_CONSOLE_ORIGIN        what browsers call this site, behind a proxy (https://…)
 EFFECT_BROKER_PROBES                registered probes of workers, as module:registry
 EFFECT_BROKER_WORKER_CONCURRENCY    runs that a worker holds at once (default 400)
@@ -35,6 +36,7 @@ import re
 from enum import StrEnum
 from ipaddress import ip_network
 from pathlib import Path
+from typing import Self
 
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -58,6 +60,10 @@ REPAIR_POOL_SIZE = 4
 ENGINE_POOL_SIZE = 6
 ENGINE_SESSIONS_BESIDE = 2
 WORKER_SESSIONS = WORKER_POOL_SIZE + REPAIR_POOL_SIZE + ENGINE_POOL_SIZE + ENGINE_SESSIONS_BESIDE
+
+
+# This machine, for a broker that somebody tries on it.
+LOOPBACK_NETWORKS = "127.0.0.0/8,::1/128"
 
 
 class ConfigurationProblem(Exception):
@@ -171,6 +177,11 @@ class Settings(BaseSettings):
     def given_up_key_ids(self) -> frozenset[str]:
         """Encryption keys without which workers start although open effects name them."""
         return frozenset(name.strip() for name in self.lost_key_ids.split(",") if name.strip())
+
+    def with_loopback(self) -> Self:
+        """Return settings whose subscriptions may also reach receivers on this machine."""
+        networks = ",".join(filter(None, (self.event_networks, LOOPBACK_NETWORKS)))
+        return self.model_copy(update={"event_networks": networks})
 
     def url(self, role: Role) -> str | None:
         """Return the URL of a role; None where embedded mode has to give one."""

@@ -26,6 +26,7 @@ from typing import Final, Protocol, TypeAlias
 from uuid import UUID
 
 from effect_adapters.base import Adapter, Answer, Budget, DispatchCall, Finding, ProbeCall
+from effect_broker.obstacles import is_ours, words_of_code
 from effect_broker.protocol.steps import PROBE_SECONDS_MAX
 from effect_contracts import keys
 from effect_contracts.canonical import JsonValue
@@ -40,6 +41,10 @@ _IN_PROGRESS_SECONDS_MAX: Final = 30.0
 _PAUSE_SECONDS: Final = 0.5
 
 _COUNTED: Final = {2: "two", 3: "three"}
+
+
+class CouldNotRun(Exception):
+    """Nothing reached the target, so that nothing was learned of it; the text says what to mend."""
 
 
 class Judgement(StrEnum):
@@ -137,7 +142,11 @@ class Trial:
         return answer
 
     async def look(self, key: str) -> Finding:
-        """Ask the target once for the object of a key."""
+        """Ask the target once for the object of a key.
+
+        Raises:
+            CouldNotRun: a secret or a package is missing here, so that nobody was asked.
+        """
         timeout = min(self.document.attempt_deadline_seconds, PROBE_SECONDS_MAX)
         call = ProbeCall(
             effect_id=self.new_id(),
@@ -150,6 +159,8 @@ class Trial:
             reach=_nowhere,
         )
         finding = await self.adapter.probe(call)
+        if finding.verdict is Verdict.UNKNOWN and is_ours(finding.code):
+            raise CouldNotRun(_not_sent(self.document, finding.code))
         self.exchanges.append(Exchange(True, finding.verdict.value))
         return finding
 
@@ -167,6 +178,7 @@ async def examine(trial: Trial) -> tuple[Result, ...]:
 
     Raises:
         RenderError: the arguments do not make a request.
+        CouldNotRun: the request or a look-up could not be sent from here.
     """
     results = []
     for check in CHECKS:
@@ -192,6 +204,8 @@ async def accepts_the_request(trial: Trial) -> Result | None:
     if trial.arrivals is not None:
         trial.arrived_before = await trial.arrivals()
     trial.first = await trial.send(trial.first_key, trial.arguments)
+    if trial.first.outcome is Outcome.NOT_SENT:
+        raise CouldNotRun(_not_sent(trial.document, trial.first.code))
     if trial.first.outcome is Outcome.COMMITTED:
         return Result(name, Judgement.KEPT, f"done, id {trial.first.external_id or 'not given'}")
     return Result(
@@ -228,6 +242,7 @@ async def one_attempt_one_arrival(trial: Trial) -> Result | None:
         return Result(
             name, Judgement.UNPROVED, "one attempt, no arrival: the route ends somewhere else"
         )
+    # From two on: one is what a route is asked for.
     seen = f"one attempt, {_COUNTED.get(count, str(count))} arrivals"
     if safety is SafetyClass.IDEMPOTENT:
         return Result(name, Judgement.KEPT, f"{seen}, of which the key makes one object")
@@ -428,6 +443,12 @@ def said(answer: Answer) -> str:
     return f"{answer.outcome.value} ({answer.code})"
 
 
+def _not_sent(document: ContractDocument, code: str) -> str:
+    words = words_of_code(document, code, here=True)
+    text = "The request was not sent." if words is None else f"{words.meaning} {words.remedy}"
+    return f"{text} ({code})"
+
+
 def _nowhere(_point: str) -> None:
     """No fault point is armed in a trial."""
 
@@ -436,6 +457,7 @@ __all__ = [
     "CHECKS",
     "Check",
     "Clock",
+    "CouldNotRun",
     "Exchange",
     "Judgement",
     "Result",

@@ -147,10 +147,7 @@ class Deliveries:
     async def _serve(self, leased: Leased) -> None:
         try:
             receiver = receiver_of(leased.url, self._means.networks, plain_http=self._plain_http)
-            secret = self._vault.unseal(
-                leased.tenant_id, leased.subscription_id, SEALED_COLUMN, leased.sealed
-            ).decode()
-            await self._batches(leased, receiver, secret)
+            await self._batches(leased, receiver, self._secrets(leased))
         except UrlRefused:
             await self._hindered(leased, "url_refused")
         except VaultError:
@@ -159,7 +156,17 @@ class Deliveries:
             # Of the store, mostly. The lease runs out, and somebody goes on; the text may hold SQL.
             _failed(leased, problem)
 
-    async def _batches(self, leased: Leased, receiver: Receiver, secret: str) -> None:
+    def _secrets(self, leased: Leased) -> list[str]:
+        """Return the secret, and those before it that still sign.
+
+        Raises:
+            VaultError: one of them cannot be opened.
+        """
+        names = (leased.tenant_id, leased.subscription_id, SEALED_COLUMN)
+        sealed = (leased.sealed, *leased.retiring)
+        return [self._vault.unseal(*names, one).decode() for one in sealed]
+
+    async def _batches(self, leased: Leased, receiver: Receiver, secrets: list[str]) -> None:
         state = Served(leased.place, failing_since=leased.failing_since, failures=leased.failures)
         for turn in range(_BATCHES_PER_LEASE):
             size = 1 if state.failures else self._policy.batch
@@ -167,7 +174,7 @@ class Deliveries:
             if state.failures:
                 batch = _one_at_a_time(batch, leased.wanted)
             idle = not batch.waiting and not batch.fresh
-            results = await BatchSender(self._means, leased, receiver, secret, batch).run()
+            results = await BatchSender(self._means, leased, receiver, secrets, batch).run()
             if results.lost:
                 return
             last = idle or turn == _BATCHES_PER_LEASE - 1 or not self._means.may_go_on()

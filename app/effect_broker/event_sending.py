@@ -32,6 +32,8 @@ class Leased:
     """A subscription that this worker delivers for, for as long as the lease holds.
 
     Attributes:
+        sealed: the secret that signs.
+        retiring: those before it, which sign too for a time.
         failures: batches in a row of which nothing was accepted.
         now: the database clock when it was leased.
     """
@@ -46,6 +48,7 @@ class Leased:
     failing_since: datetime | None
     failures: int
     now: datetime
+    retiring: Sequence[Sealed] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +136,18 @@ class BatchSender:
     """Sends one batch."""
 
     def __init__(
-        self, means: Means, leased: Leased, receiver: Receiver, secret: str, batch: Batch
+        self,
+        means: Means,
+        leased: Leased,
+        receiver: Receiver,
+        secrets: Sequence[str],
+        batch: Batch,
     ) -> None:
         self._means = means
         self._policy = means.policy
         self._leased = leased
         self._receiver = receiver
-        self._secret = secret
+        self._secrets = secrets
         self._batch = batch
         self._began = means.boot_seconds()
         self._results = Results()
@@ -208,7 +216,7 @@ class BatchSender:
             self._dead(item, PRUNED, None)
             return True
         body, now = webhook_body(event), self._now()
-        headers = webhook_headers(self._secret, event.id, int(now.timestamp()), body)
+        headers = webhook_headers(self._secrets, event.id, int(now.timestamp()), body)
         self._begun += 1
         read = self._means.boot_seconds
         budget = Budget(read() + self._policy.try_seconds, read)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -62,6 +63,8 @@ _STEPS_AT_ONCE: Final = 5_000
 
 # How often a submit starts again because the contract has just been replaced.
 _CONTRACT_READS_MAX: Final = 3
+# The names that a contract can give to its tool.
+_TOOL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 
 
 class Scope(StrEnum):
@@ -243,12 +246,22 @@ class Intake:
             await self._compare(elected.intent, request.tool, arguments)
         return elected
 
+    async def contract_of(self, tool: str) -> ContractDocument:
+        """Return the contract that a submit of now would be bound to.
+
+        Raises:
+            UnknownTool, StoreError.
+        """
+        # What no contract can name is not looked up; a column could not even hold some of it.
+        known = await self._store.active_contract(tool) if _TOOL.fullmatch(tool) else None
+        if known is None or known.adapter.kind not in self._adapters:
+            raise UnknownTool
+        return known
+
     async def _prepared(
         self, tenant: Tenant, request: EffectRequest, arguments: JsonValue, effect_id: UUID
     ) -> Submission:
-        document = await self._store.active_contract(request.tool)
-        if document is None or document.adapter.kind not in self._adapters:
-            raise UnknownTool
+        document = await self.contract_of(request.tool)
         try:
             await self._check(document, arguments)
         except InvalidArguments as refusal:

@@ -13,6 +13,7 @@ from typing import Protocol
 from uuid import UUID
 
 from effect_broker.protocol.ports import AttemptRow, Intent, Sealed
+from effect_broker.protocol.submission import Standing
 from effect_contracts.canonical import JsonValue
 from effect_contracts.facts import Alert, EffectState
 
@@ -88,6 +89,20 @@ class EffectDetail:
     alert: Alert | None = None
     attempts: tuple[AttemptRow, ...] = ()
     links: Links = NO_LINKS
+
+
+def detail_of(intent: Intent, standing: Standing) -> EffectDetail:
+    """Return an effect as its submit has found it; nothing links it to others."""
+    return EffectDetail(
+        intent=intent,
+        parked=standing.parked,
+        requested_by=standing.requested_by,
+        trace_id=standing.trace_id,
+        preview=standing.preview,
+        receipt_digest=standing.receipt_digest,
+        now=standing.now,
+        alert=standing.alert,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,12 @@ WORDS: Final[dict[str, Words]] = {
         "Its tenant is disabled.",
         "Run `effect-broker tenants enable NAME` when it should go on, or leave it.",
     ),
+    _R.AWAITING_CERTIFICATE: Words(
+        "Its contract demands a certificate of the target, and none that fits is in force. Nothing "
+        "is sent.",
+        "`effect-broker contracts certificate list` says what has ended and why; "
+        "`effect-broker contracts certify` makes a new one, and it goes on by itself.",
+    ),
     _R.AWAITING_APPROVAL: Words(
         "Waiting for an approval.", "Somebody else than who submitted it approves or denies it."
     ),

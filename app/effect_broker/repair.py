@@ -5,6 +5,7 @@
                drill's own worker come to the ordinary one
     orphans    does the same for runs that are pending on this executor but not in it
     reconcile  starts a new generation for effects that are due and have no live run
+    certified  lets effects go on that waited for a certificate, once a fitting one is in force
     queue      registers the queue again if the engine's schema came back without it
 
 All are idempotent, run in every worker, and take no lock between them: each write is a
@@ -27,6 +28,7 @@ from effect_broker.log_events import event
 from effect_broker.protocol import changes, compensation
 from effect_broker.protocol.ports import EffectMissing, EffectStore, StoreError
 from effect_contracts.backoff import exponential_seconds
+from effect_contracts.document import ContractDocument
 from effect_contracts.facts import EffectState
 
 _log = logging.getLogger(__name__)
@@ -38,6 +40,9 @@ RECONCILE_BATCH = 100
 # A run that is pending here but not in this process is an orphan only after this time: DBOS marks
 # a run as pending a moment before it enters it.
 ORPHAN_AFTER_SECONDS = 3.0
+# How long it has to be missing in the process: a run whose body has ended is pending until the
+# engine has written that down, and of a backlog some are just there at every look.
+ORPHAN_MISSING_SECONDS = 2.0
 
 # A run that is handed back and comes back as an orphan breaks before our code is entered. It is
 # handed back less and less often, since the next one would break in the same way; its effect
@@ -110,6 +115,15 @@ class DrilledRuns(Protocol):
         """Return runs in a drill's queue whose worker is dead, or was too late."""
 
 
+class CertifiedEffects(Protocol):
+    """What repair asks the store about effects that wait for a certificate."""
+
+    async def release_certified(
+        self, limit: int, identity_of: Callable[[ContractDocument], str]
+    ) -> int:
+        """Let effects go on for which a fitting certificate is in force now; return how many."""
+
+
 class DrillHost(Protocol):
     """What repair asks the engine's host to do for drills."""
 
@@ -180,12 +194,14 @@ class Orphans:
     def __init__(self, boot_seconds: Callable[[], float]) -> None:
         self._boot_seconds = boot_seconds
         self._handed_back: dict[str, _HandBack] = {}
+        self._missing_since: dict[str, float] = {}
 
     async def resume(self, store: RunStore, host: RunHost, own_executor_id: str) -> int:
         """Hand orphans back to the queue; return how many."""
         pending = await store.pending_runs(own_executor_id, ORPHAN_AFTER_SECONDS)
         running = host.running  # read after the rows: a run that has just ended is in neither
-        orphans = self._due([run_id for run_id in pending if run_id not in running])
+        missing = self._missing([run_id for run_id in pending if run_id not in running])
+        orphans = self._due(missing)
         if orphans:
             await host.resume(orphans)
             count = len(orphans)
@@ -193,6 +209,16 @@ class Orphans:
                 "handed back %d orphaned runs", count, extra=event("orphans_resumed", runs=count)
             )
         return len(orphans)
+
+    def _missing(self, run_ids: Sequence[str]) -> list[str]:
+        """Return those that were missing at every look for long enough."""
+        now = self._boot_seconds()
+        self._missing_since = {run_id: self._missing_since.get(run_id, now) for run_id in run_ids}
+        return [
+            run_id
+            for run_id, since in self._missing_since.items()
+            if now - since >= ORPHAN_MISSING_SECONDS
+        ]
 
     def _due(self, run_ids: Sequence[str]) -> list[str]:
         """Return those that do not rest, and let them rest from now on."""
@@ -215,6 +241,25 @@ class Orphans:
             self._handed_back[run_id] = _HandBack(times, now + wait)
             due.append(run_id)
         return due
+
+
+async def release_certified(
+    store: CertifiedEffects, identity_of: Callable[[ContractDocument], str]
+) -> int:
+    """Let effects go on that wait for a certificate and have one now; return how many.
+
+    Nothing else may wake them: what is woken without a certificate that fits would be parked again,
+    and use up a run for it. So this needs the keys that are trusted and knows every target, which
+    `reconcile` does not.
+    """
+    released = await store.release_certified(RECONCILE_BATCH, identity_of)
+    if released:
+        _log.info(
+            "%d effects go on: the certificate that they waited for is there",
+            released,
+            extra=event("certified_released", effects=released),
+        )
+    return released
 
 
 async def restore_queue(store: RunStore, host: RunHost) -> None:

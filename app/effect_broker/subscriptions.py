@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, Final, Protocol
 from uuid import UUID
 
@@ -25,6 +26,10 @@ SEALED_COLUMN: Final = "subscription"
 # Each is read for by itself, so that there is an end to what a tenant can ask of the workers.
 SUBSCRIPTIONS_MAX: Final = 20
 DESCRIPTION_CHARS_MAX: Final = 500
+# How long the secret before signs beside a new one, and how many may at once.
+OVERLAP_SECONDS: Final = 86_400.0
+OVERLAP_SECONDS_MAX: Final = 30 * 86_400.0
+RETIRING_MAX: Final = 4
 PAUSED_BY_PERSON: Final = "paused_by_person"
 
 
@@ -55,6 +60,7 @@ class SubscriptionRecord:
 
     Attributes:
         failing_since: nothing was accepted since then, and something was refused.
+        old_secret_until: a secret that was replaced still signs until then, beside the new one.
         waiting, dead: how many events wait for another try, and how many were given up.
     """
 
@@ -70,6 +76,7 @@ class SubscriptionRecord:
     delivered_at: datetime | None
     paused_at: datetime | None
     pause_code: str | None
+    old_secret_until: datetime | None
     waiting: int
     dead: int
 
@@ -96,6 +103,7 @@ class SubscriptionRecord:
             "last_code": self.last_code,
             "paused_at": _moment(self.paused_at),
             "pause_code": self.pause_code,
+            "old_secret_until": _moment(self.old_secret_until),
             "waiting": self.waiting,
             "dead_letters": self.dead,
         }
@@ -149,6 +157,14 @@ class DeadLetters:
         }
 
 
+class Replaced(StrEnum):
+    """What became of a wish to replace a secret."""
+
+    DONE = "done"
+    MISSING = "missing"
+    TOO_MANY = "too_many"
+
+
 class SubscriptionStore(Protocol):
     """Where the subscriptions of a tenant are kept. All raise StoreError."""
 
@@ -169,6 +185,19 @@ class SubscriptionStore(Protocol):
 
     async def resume(self, tenant_id: UUID, subscription_id: UUID) -> bool:
         """Let it go on at once; False without it."""
+
+    async def replace_secret(
+        self,
+        tenant_id: UUID,
+        subscription_id: UUID,
+        sealed: Sealed,
+        overlap_seconds: float,
+        limit: int,
+    ) -> Replaced:
+        """Sign with this secret from now on, and with those before for so long; not at all with 0.
+
+        With `limit` secrets that still sign beside the present one, nothing is changed.
+        """
 
     async def dead_letters(
         self, tenant_id: UUID, subscription_id: UUID, cursor: str | None, limit: int
@@ -213,7 +242,7 @@ class Subscribing:
         try:
             receiver_of(order.url, self.networks, plain_http=self.plain_http)
         except UrlRefused:
-            raise InvalidRequest(RequestReason.FORMAT, field="/url") from None
+            raise InvalidRequest(RequestReason.NOT_TO_BE_REACHED, field="/url") from None
         place = None
         if order.after is not None:
             head = await self.stream.head(tenant_id)
@@ -265,6 +294,30 @@ class Subscribing:
         if not await self.store.pause(tenant_id, subscription_id, PAUSED_BY_PERSON):
             raise NotFound
         return await self.one(tenant_id, subscription_id)
+
+    async def replace_secret(
+        self, tenant_id: UUID, subscription_id: UUID, overlap_seconds: float
+    ) -> tuple[SubscriptionRecord, str]:
+        """Make a new secret; return it, which nobody can read again.
+
+        For `overlap_seconds` each delivery is signed with the old one too, so that a receiver may
+        change to the new one at any time in it; with 0 the old one signs nothing any more. An
+        answer that was lost is no harm: what signed before signs on, and the wish may be repeated.
+
+        Raises:
+            NotFound, StoreError.
+            LimitReached: as many old secrets as may be sign still.
+        """
+        secret = secret_of(secrets.token_bytes(SECRET_BYTES))
+        sealed = self.vault.seal(tenant_id, subscription_id, SEALED_COLUMN, secret.encode())
+        replaced = await self.store.replace_secret(
+            tenant_id, subscription_id, sealed, overlap_seconds, RETIRING_MAX
+        )
+        if replaced is Replaced.MISSING:
+            raise NotFound
+        if replaced is Replaced.TOO_MANY:
+            raise LimitReached(limit=RETIRING_MAX)
+        return await self.one(tenant_id, subscription_id), secret
 
     async def redeliver(
         self, tenant_id: UUID, subscription_id: UUID, event: tuple[UUID, int] | None

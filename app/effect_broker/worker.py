@@ -24,6 +24,7 @@ from effect_broker.log_events import event
 from effect_broker.process import WorkerProcess
 from effect_broker.protocol.ports import EffectStore, Ports, StoreError
 from effect_broker.tracing import Spans
+from effect_contracts.document import ContractDocument
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +44,9 @@ _ENGINE_SECONDS = 1.0
 _ENGINE_SAID_EVERY = 30
 
 
-class WorkerStore(EffectStore, repair.RunStore, repair.DrilledRuns, Protocol):
+class WorkerStore(
+    EffectStore, repair.RunStore, repair.DrilledRuns, repair.CertifiedEffects, Protocol
+):
     """All that a worker needs of the store."""
 
     async def watch_database(self) -> bool:
@@ -145,6 +148,7 @@ class Worker:
                 (_REAP_SECONDS, self._reap),
                 (_ORPHANS_SECONDS, self._resume_orphans),
                 (_RECONCILE_SECONDS, self._reconcile),
+                (_RECONCILE_SECONDS, self._release_certified),
                 (_QUEUE_SECONDS, self._restore_queue),
                 (_FORGET_SECONDS, self._forget),
                 (_DATABASE_SECONDS, self._watch_database),
@@ -281,6 +285,14 @@ class Worker:
 
     async def _restore_queue(self) -> None:
         await repair.restore_queue(self._store, self._host)
+
+    async def _release_certified(self) -> None:
+        while self._process.may_dispatch():
+            if not await repair.release_certified(self._store, self._identity_of):
+                break
+
+    def _identity_of(self, document: ContractDocument) -> str:
+        return self._ports.adapters[document.adapter.kind].identity(document)
 
     async def _reconcile(self) -> None:
         actor = f"worker:{self._process.executor_id}"

@@ -23,6 +23,7 @@ from effect_chaos.outside import Outside
 from effect_chaos.processes import Slot, go_on
 from effect_chaos.run_clock import RunClock
 from effect_chaos.schedule import DATABASE_FAULTS, Fault, FaultKind, Schedule
+from effect_contracts.counting import counted
 
 LOGS: Final = "logs"
 _TICK_SECONDS: Final = 0.1
@@ -162,7 +163,8 @@ class Faults:
         self._disarm()
         late = wait(self._begun, _LIFT_SECONDS).not_done
         if late:
-            self.mishaps.append(f"{len(late)} faults did not end within {_LIFT_SECONDS:g} s")
+            faults = counted(len(late), "fault")
+            self.mishaps.append(f"{faults} did not end within {_LIFT_SECONDS:g} s")
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._disarm()  # what was armed by a fault that had only just begun
         self._keeper.let_all_go_on()

@@ -21,6 +21,7 @@ from effect_chaos.processes import Slot, run_command
 from effect_chaos.schedule import HEARTBEAT_TTL_SECONDS
 from effect_chaos.tools import TOOLS
 from effect_chaos.workload import APIS, TENANTS
+from effect_contracts.counting import counted
 
 # Small, so that a run of seconds holds what takes minutes in production.
 SETTINGS: Final = {
@@ -71,7 +72,7 @@ def prepared_broker(directory: Path, workers: int, tell: Tell) -> Iterator[Prepa
         world = _world(directory, database, outside, workers, ring, ports)
         for slot in world.slots:
             ending.callback(slot.close)
-        tell(f"starting {workers} workers, {APIS} APIs and a reconciler")
+        tell(f"starting {counted(workers, 'worker')}, {counted(APIS, 'API')} and a reconciler")
         for slot in world.slots:
             slot.start()
         for slot in world.slots:

@@ -32,6 +32,7 @@ from effect_chaos.run_clock import RunClock
 from effect_chaos.schedule import Schedule, make_schedule
 from effect_chaos.tools import REFUSED, TOOLS
 from effect_chaos.workload import Manner, Plan, Workload, make_workload
+from effect_contracts.counting import counted
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -159,7 +160,8 @@ class _Phases:
 
     def _work(self) -> None:
         """Callers and faults at the same time."""
-        self._tell(f"{len(self._workload.plans)} operations, {len(self._schedule.faults)} faults")
+        operations = counted(len(self._workload.plans), "operation")
+        self._tell(f"{operations}, {counted(len(self._schedule.faults), 'fault')}")
         world, faults = self._world, self._faults
         clock = RunClock(lambda: world.staffed and not faults.recovering)
         calling = threading.Thread(
@@ -222,7 +224,7 @@ class _Phases:
                 break
             if open_:
                 time.sleep(_LOOK_SECONDS)
-        self._tell(f"{len(open_)} effects did not come to rest" if open_ else word)
+        self._tell(f"{counted(len(open_), 'effect')} did not come to rest" if open_ else word)
 
     def _look_again(self) -> list[Body | None]:
         """Submit every operation once more, wait, and read all; return the last views."""
@@ -333,4 +335,5 @@ def _no_progress(states: dict[str, Counter[str]]) -> list[str]:
     all_ = sum(each.total() for each in able)
     if succeeded >= all_ * _PROGRESS_LEAST:
         return []
-    return [f"only {succeeded} of {all_} operations that can succeed did: this proves nothing"]
+    all_that_can = counted(all_, "operation")
+    return [f"only {succeeded} of {all_that_can} that can succeed did: this proves nothing"]

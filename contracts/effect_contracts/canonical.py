@@ -2,7 +2,8 @@
 
 Every payload, from the wire (`parse_strict`) or from Python (`check_value`), becomes one checked
 value, or an `InvalidPayload` that names a reason and a place and never the value. A checked value
-is written by RFC 8785 (library `rfc8785`), and these hold, each with a test:
+is written by RFC 8785 (library `rfc8785`; where no number and no name needs its rules, the JSON
+encoder of Python, which then writes the same), and these hold, each with a test:
 
 - Two payloads share a hash if, and only if, they are equal as JSON: order of members aside, with
   numbers compared by value (`1`, `1.0` and `1e0` are equal; `true`, `1` and `"1"` are not).
@@ -60,6 +61,10 @@ _WHITE_SPACE: Final = re.compile(r"[ \t\n\r]*")
 _ESCAPED: Final = re.compile(r'[\x00-\x1f"\\]')
 _SHORT_ESCAPES: Final = frozenset('"\\\b\f\n\r\t')  # two characters; the others are \u00xx
 
+_write_plain: Final = json.JSONEncoder(
+    ensure_ascii=False, check_circular=False, sort_keys=True, separators=(",", ":")
+).encode
+
 # One match per bracket and per string. The string part takes an unterminated string to the end
 # and never gives back, so that no input is scanned twice.
 _BRACKET_OR_STRING: Final = re.compile(rb'[\[\]{}]|"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
@@ -116,7 +121,8 @@ def canonical_bytes(
     value: object, *, bytes_max: int = BODY_BYTES_MAX, depth_max: int = DEPTH_MAX
 ) -> bytes:
     """Return the RFC 8785 text of `value`, which is checked first. Raises `InvalidPayload`."""
-    return rfc8785.dumps(check_value(value, bytes_max=bytes_max, depth_max=depth_max))
+    walk = _Walk(bytes_max, depth_max)
+    return _written(walk.checked(value), walk.plain)
 
 
 def digest(value: object, *, bytes_max: int = BODY_BYTES_MAX, depth_max: int = DEPTH_MAX) -> bytes:
@@ -144,7 +150,17 @@ def request_hash(tool: str, arguments: object, contract_name: str, contract_vers
     request = check_value(names)
     assert isinstance(request, dict)
     request["arguments"] = checked
-    return sha256(rfc8785.dumps(request)).digest()
+    return sha256(_written(request, walk.plain)).digest()
+
+
+def _written(checked: JsonValue, plain: bool) -> bytes:
+    """Return the RFC 8785 text of a checked value; `plain` as in `_Walk`.
+
+    RFC 8785 differs from plain JSON, as Python writes it without spaces, in the form of fractions
+    and in the order of names beyond the first plane. The library walks the value in Python and
+    takes ten times as long, which every effect would pay a dozen times.
+    """
+    return _write_plain(checked).encode() if plain else rfc8785.dumps(checked)
 
 
 def first_difference(left: JsonValue, right: JsonValue) -> str | None:
@@ -190,15 +206,19 @@ def _utf16(name: str) -> bytes:
 
 
 class _Walk:
-    """One pass over a value that checks it, copies it and counts its canonical bytes."""
+    """One pass over a value that checks it, copies it and counts its canonical bytes.
 
-    __slots__ = ("bytes_left", "bytes_max", "depth_max", "path")
+    `plain` until a fraction or a name outside of ASCII is met.
+    """
+
+    __slots__ = ("bytes_left", "bytes_max", "depth_max", "path", "plain")
 
     def __init__(self, bytes_max: int, depth_max: int) -> None:
         self.bytes_max = bytes_max
         self.bytes_left = bytes_max
         self.depth_max = depth_max
         self.path: list[str | int] = []
+        self.plain = True
 
     def checked(self, value: object) -> JsonValue:
         return self._value(value, 0)
@@ -236,6 +256,8 @@ class _Walk:
                 path.pop()
                 self._refuse(PayloadReason.NAME_NOT_TEXT)
             path[-1] = name
+            if not name.isascii():
+                self.plain = False
             self._spend(self._text_bytes(name) + 1)  # the colon
             copy[name] = self._value(value, depth)
         path.pop()
@@ -268,6 +290,7 @@ class _Walk:
             self._refuse(PayloadReason.NUMBER_NOT_FINITE)
         if number.is_integer():
             return self._integer(int(number))
+        self.plain = False
         self._spend(len(rfc8785.dumps(number)))
         return number
 

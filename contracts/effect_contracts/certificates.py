@@ -240,8 +240,8 @@ def certified(
 ) -> Certified | None:
     """Return what a stored certificate says to `decide`; None where it is not to be believed.
 
-    It is where it is signed by one of the keys (raw, by key id) and speaks of this contract. Whether
-    it has expired, or fits what the contract demands, is judged where it is used
+    It is where it is signed by one of the keys (raw, by key id) and speaks of this contract.
+    Whether it has expired, or fits what the contract demands, is judged where it is used
     (`effect_contracts.certified`); whether it was revoked, only its store knows.
     """
     try:
@@ -259,7 +259,7 @@ def certified(
         certificate_id=certificate.certificate_id,
         target_identity=certificate.target.identity,
         trials=frozenset(
-            one.trial for one in certificate.trials if one.verdict == TrialVerdict.HOLDS
+            one.trial for one in certificate.trials if one.verdict == TrialVerdict.HOLDS.value
         ),
         ended_at=ended_at,
         expires_at=expires_at,

@@ -20,6 +20,7 @@ class RequestReason(StrEnum):
     FORMAT = "format"
     FUTURE = "future"
     NO_SUCH_EFFECT = "no_such_effect"
+    NOT_TO_BE_REACHED = "not_to_be_reached"
 
 
 REQUEST_SENTENCES: Final = {
@@ -31,6 +32,11 @@ REQUEST_SENTENCES: Final = {
         "A member of the request is not written as it must be; moments are RFC 3339 with an offset."
     ),
     RequestReason.FUTURE: "An observation cannot begin later than now, by the database's clock.",
+    RequestReason.NOT_TO_BE_REACHED: (
+        "Nothing may be posted to this URL: it is https, without a user and a fragment, and its "
+        "host's address is public or in a network that EFFECT_BROKER_EVENT_NETWORKS names to this "
+        "process."
+    ),
     RequestReason.NO_SUCH_EFFECT: "There is no such effect of this tenant to belong to.",
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -82,17 +83,25 @@ def webhook_body(event: StreamEvent) -> bytes:
 
 
 def webhook_headers(
-    secret: str, event_id: str, timestamp: int, body: bytes
+    secrets: Sequence[str], event_id: str, timestamp: int, body: bytes
 ) -> tuple[tuple[str, str], ...]:
-    """Return the headers that sign a delivery; `timestamp` is seconds since 1970."""
-    key = base64.b64decode(secret.removeprefix(SECRET_PREFIX))
+    """Return the headers that sign a delivery; `timestamp` is seconds since 1970.
+
+    While a secret is being replaced there are several, and a signature by each: a receiver takes
+    the delivery if one of them is good.
+    """
     signed = f"{event_id}.{timestamp}.".encode() + body
-    signature = base64.b64encode(hmac.digest(key, signed, "sha256")).decode()
+    signatures = " ".join(f"v1,{_signature(secret, signed)}" for secret in secrets)
     return (
         ("webhook-id", event_id),
         ("webhook-timestamp", str(timestamp)),
-        ("webhook-signature", f"v1,{signature}"),
+        ("webhook-signature", signatures),
     )
+
+
+def _signature(secret: str, signed: bytes) -> str:
+    key = base64.b64decode(secret.removeprefix(SECRET_PREFIX))
+    return base64.b64encode(hmac.digest(key, signed, "sha256")).decode()
 
 
 def secret_of(random_bytes: bytes) -> str:

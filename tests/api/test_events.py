@@ -126,8 +126,17 @@ async def test_a_subscription_is_made_seen_paused_resumed_and_ended(
     assert (await admin.get(f"{path}/dead-letters")).json() == {"dead_letters": [], "cursor": None}
     every = await admin.post(f"{path}/dead-letters/redeliver", json={"every": True})
     assert every.json() == {"redelivered": 0}
+    for wrong in ({"overlap_seconds": -1}, {"overlap_seconds": 1e9}, {"secret": "mine"}):
+        refused = await admin.post(f"{path}/replace-secret", json=wrong)
+        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
+    replaced = (await admin.post(f"{path}/replace-secret", json={"overlap_seconds": 60})).json()
+    assert replaced["secret"].startswith("whsec_")
+    assert replaced["secret"] != body["secret"]
+    assert replaced["old_secret_until"] == (await admin.get(path)).json()["old_secret_until"]
+    assert replaced["old_secret_until"] is not None
     assert (await admin.delete(path)).status_code == 204
     for answer in (
+        await admin.post(f"{path}/replace-secret", json={}),
         await admin.delete(path), await admin.get(path), await admin.post(f"{path}/resume"),
         await admin.get(f"{path}/dead-letters"), await admin.get("/v1/subscriptions/none"),
         await admin.post(f"{path}/dead-letters/redeliver", json={"every": True}),

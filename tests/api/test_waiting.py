@@ -179,24 +179,52 @@ class _Away:
 
 @pytest.mark.parametrize("good", [0, 1])
 @pytest.mark.parametrize("wait", [0, 0.3])
+@pytest.mark.parametrize("linked", [True, False])
 async def test_an_outage_after_the_commit_is_no_refusal(
-    api: httpx.AsyncClient, deployment: Deployment, application: FastAPI, good: int, wait: float
+    api: httpx.AsyncClient,
+    deployment: Deployment,
+    application: FastAPI,
+    good: int,
+    wait: float,
+    linked: bool,
 ) -> None:
+    asked = charge()
+    if linked:
+        parent = await api.post(PATH, json=charge("parent"))
+        asked["parent_effect_id"] = parent.json()["effect_id"]
     services = application.state.services
     reads = _Away(services.reads, good)
     application.state.services = replace(services, reads=reads)
-    answer = await api.post(PATH, json=charge(), params={"wait": wait})
+    answer = await api.post(PATH, json=asked, params={"wait": wait})
     assert answer.status_code == 202
     body = answer.json()
     assert (body["state"], body["version"], body["replayed"]) == ("prepared", 1, False)
     assert answer.headers["location"] == body["links"]["self"]
-    assert deployment.count("effect_intents") == 1
+    assert deployment.count("effect_intents") == 1 + linked
     # What is not known is null; the members are those of every answer.
     application.state.services = services
-    again = await api.post(PATH, json=charge())
+    again = await api.post(PATH, json=asked)
     assert (again.status_code, again.json()["replayed"]) == (200, True)
     assert again.json().keys() == body.keys()
-    assert (body["now"] is None) is (good == 0)
+    # Of an effect that belongs to no other the submit itself has said all.
+    assert (body["now"] is None) is (linked and good == 0)
+
+
+async def test_a_submit_says_the_same_of_an_effect_as_a_look_at_it(
+    api: httpx.AsyncClient,
+) -> None:
+    parent = (await api.post(PATH, json=charge("parent"))).json()
+    for asked in (charge("alone", trace_id="t-1"), charge("child"), charge("parent")):
+        if asked["operation_key"] == "child":
+            asked["parent_effect_id"] = parent["effect_id"]
+        for replayed in (asked["operation_key"] == "parent", True):
+            said = (await api.post(PATH, json=asked)).json()
+            assert said.pop("replayed") is replayed
+            seen = (await api.get(said["links"]["self"])).json()
+            del seen["attempts"], seen["now"], said["now"]
+            assert said == seen
+    # The last one was the parent, after it had got a child.
+    assert said["children"]["total"] == 1
 
 
 async def test_an_outage_at_the_end_of_a_poll_returns_what_was_known(

@@ -381,3 +381,26 @@ def freeze(database: Database, role: DatabaseRole, effect_id: UUID) -> None:
             )
 
     asyncio.run(write())
+
+
+def test_a_certificate_that_does_not_meet_the_contracts_demand_says_so_when_it_is_made(
+    broker: Cli, target: TargetClient, contract: ContractDocument, tmp_path: Path
+) -> None:
+    arguments = tmp_path / "arguments.json"
+    arguments.write_text(json.dumps(ARGUMENTS))
+
+    def certified(**demand: Any) -> str:
+        file = tmp_path / "demanding.yaml"
+        document = {**json.loads(contract.canonical()), "oversight": {"certificate": demand}}
+        file.write_text(json.dumps(document))
+        ended = broker(
+            "contracts", "certify", file, "--arguments", arguments, "--retention-wait", "0s",
+            "--target", target.base_url, "--out", tmp_path / "certificate.json",
+        )  # fmt: skip
+        assert ended.code == 0, ended.err
+        return str(ended.err)
+
+    assert "oversight.certificate.sandbox, not at" in certified()
+    late = certified(sandbox=target.base_url, trials=[KEY_IS_KEPT])
+    assert f"demands {KEY_IS_KEPT} to hold" in late
+    assert "demands" not in certified(sandbox=target.base_url, trials=["ten_at_once"])

@@ -243,9 +243,9 @@ def test_suspicious_keys_warn_by_tenant_and_tool_without_being_shown() -> None:
         )
     )
     first, second = (finding.text for finding in findings)
-    assert "3 of the 4 latest operation keys of acme for demo.charge name a place" in first
+    assert "3 of 4 recent operation keys of acme for demo.charge: such keys name a place" in first
     assert "step-<n>" in first
-    assert "1 of the 2 latest operation keys of acme for demo.mail hold the time" in second
+    assert "1 of 2 recent operation keys of acme for demo.mail: such keys hold the time" in second
     assert "<word>-<time>" in second
     for finding in findings:
         assert finding.level is Level.WARN
@@ -257,4 +257,4 @@ def test_many_tools_with_bad_keys_do_not_bury_the_other_findings() -> None:
     recent = [key for n in range(40) for key in _recent("acme", f"tool.{n}", "step-3")]
     findings = list(key_scope_findings(recent))
     assert len(findings) == 13
-    assert "28 more keys of 28 more tools" in findings[-1].text
+    assert "28 keys of 28 tools" in findings[-1].text

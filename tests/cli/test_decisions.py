@@ -58,7 +58,8 @@ async def test_a_decision_is_shown_then_recorded_then_opened_again(
     assert "nothing of this group" in await said(*SAID, *group, "--yes")
     assert "closed" in await said("decisions", "list", "--tenant", "acme")
     effect_id = (await _doubt(deployment, "later"))[0]
-    assert "open: 1 effects" in await said("decisions", "show", "d-1", "--tenant", "acme")
+    shown = await said("decisions", "show", "d-1", "--tenant", "acme")
+    assert "open: 1 effect of its group is new" in shown
     assert effect_id in await said("decisions", "show", "d-1", "--tenant", "acme", "--json")
 
 

@@ -133,7 +133,8 @@ def test_effects_that_wait_for_a_person_or_for_nobody_are_counted(
     assert levels["workers"] == "fail"
     assert levels["contracts"] == "ok"
     (said,) = [f["text"] for f in ended.json["findings"] if f["check"] == "key_scope"]
-    assert said.startswith("1 of the 1 latest operation keys of acme for demo.charge name a place")
+    told = "1 of 1 recent operation key of acme for demo.charge: such keys name a place"
+    assert said.startswith(told)
     assert said.endswith("Shape: step-<n>")
     assert levels["key_scope"] == "warn"
     superuser.execute(

@@ -121,4 +121,4 @@ async def test_a_limit_ends_the_wait_and_nothing_else() -> None:
     waiting = detail(due_seconds=3600.0)
     ending = await follow(Scripted(waiting), uuid4(), uuid4(), 0.2, lambda text: None)
     assert ending.exit_code == EXIT_NOT_KNOWN
-    assert "next action in 3600" in ending.explanation
+    assert "next action in 60 min" in ending.explanation

@@ -204,7 +204,7 @@ def test_pruned_events_are_said_to_be(
     exported(acme, path)
     ended = acme("events", "verify", path)
     assert ended.code == 0
-    assert "of 1 effects the first events were pruned" in ended.out
+    assert "of 1 effect the first events were pruned" in ended.out
     whole = acme("events", "verify", path, "--whole", "--json")
     assert whole.code == 1
     assert [v["rule"] for v in whole.json["violations"]] == ["pruned"]

@@ -27,6 +27,11 @@ def test_subscriptions_are_made_listed_paused_resumed_and_ended(
     assert found["subscriptions"]["level"] == "warn"
     assert subscription_id in found["subscriptions"]["text"]
     assert "goes on" in broker("subscriptions", "resume", subscription_id).out
+    replaced = broker("subscriptions", "replace-secret", subscription_id)
+    assert "until then both sign" in replaced.out
+    assert made["secret"] not in replaced.out
+    at_once = broker("subscriptions", "replace-secret", subscription_id, "--overlap", "0", "--json")
+    assert at_once.json["old_secret_until"] is None
     effect_id = uuid4()
     with psycopg.connect(database.superuser_url, autocommit=True) as superuser:
         superuser.execute(
@@ -51,6 +56,11 @@ def test_what_cannot_be_is_refused_with_what_to_do(broker: Cli) -> None:
     assert "--after" in broker("subscriptions", "create", url, "--after", "x").refused(2)
     assert "no subscription id" in broker("subscriptions", "resume", "x").refused(2)
     known = str(uuid4())
+    again = ("subscriptions", "replace-secret", known)
+    assert "no subscription" in broker(*again).refused()
+    assert "at most 30d" in broker(*again, "--overlap", "31d").refused(2)
+    # A receiver on this machine will do, as for the workers of `up`.
+    assert broker("subscriptions", "create", "http://127.0.0.1:9000/").code == 0
     assert "say which" in broker("subscriptions", "redeliver", known).refused(2)
     assert "no event id" in broker("subscriptions", "redeliver", known, "--event", "x").refused(2)
     assert "no such" in broker("subscriptions", "redeliver", known, "--all").refused()

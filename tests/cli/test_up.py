@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from cli.commands import COMMAND, run_for_real
+from effect_broker import Broker
 from effect_broker.proof.target.client import TargetClient
 from effect_broker.store.roles import DatabaseRole
 from postgres import Database
+from repository.checkout import CHECKOUT
 from tools import requires_tool
 
 READY_SECONDS = 90.0
@@ -119,6 +124,34 @@ def _paste(up: Up) -> dict[str, object]:
     return body
 
 
+def _receiver() -> tuple[list[bytes], str]:
+    """What is posted to a receiver on this machine, and its URL."""
+    came: list[bytes] = []
+
+    class Requests(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            came.append(self.rfile.read(int(self.headers["content-length"])))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Requests)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return came, f"http://127.0.0.1:{server.server_port}/"
+
+
+def _direct(home: Path) -> Broker:
+    page = (CHECKOUT / "docs" / "sdk.md").read_text("utf-8")
+    (url,) = re.findall(r"postgresql://effect_broker_api@/postgres\?host=\S+data&port=5432", page)
+    return Broker.on_postgres(
+        url.replace("$PWD/.effect-broker", str(home)),
+        api_key=(home / "api-key").read_text().strip(),
+        key_ring=home / "key-ring.json",
+    )
+
+
 @pytest.mark.timeout(600)
 def test_the_paste_works_and_everything_is_found_again(
     started: Callable[..., Up], server_home: Path
@@ -128,8 +161,16 @@ def test_the_paste_works_and_everything_is_found_again(
     ports = ("--port", str(_free_port()), "--target-port", str(_free_port()), "--workers", "1")
     first = started(environment, *ports)
     first.wait_ready()
+    came, url = _receiver()
+    subscribed = ("subscriptions", "create", url, "--state", "succeeded")
+    assert run_for_real({"PATH": PATH, **environment}, *subscribed).code == 0
     body = _paste(first)
     assert body["state"] == "succeeded"
+    first.wait_for(lambda: bool(came), "the event at a receiver on this machine")
+    assert json.loads(came[0])["data"]["effect_id"] == body["effect_id"]
+    assert "direct  'postgresql://effect_broker_api@/" in first.out
+    with _direct(server_home) as direct:  # as docs/sdk.md says it
+        assert direct.get(str(body["effect_id"])).state == "succeeded"
     assert body["replayed"] is False
     for name in ("key-ring.json", "api-key"):
         assert stat.S_IMODE((server_home / name).stat().st_mode) == 0o600, name

@@ -69,6 +69,10 @@ async def test_an_effect_is_shown_with_its_attempts_look_ups_and_who_did_what(
         "one effect if the target's look-up is truthful and bounded",
     ):
         assert words in page.words, words
+    assert "host name" not in page.words
+    await scenes.see(effect_id, Verdict.UNKNOWN, "dns_failed")
+    page = await operator.page(f"/console/effects/{effect_id}")
+    assert "The target's host name could not be looked up. You: Check the address" in page.words
 
 
 async def test_an_alert_and_a_final_effect_are_told(operator: Operator, scenes: Scenes) -> None:

@@ -12,11 +12,13 @@ from collections import Counter, OrderedDict, UserDict
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import IntEnum, StrEnum
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import rfc8785
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
@@ -168,6 +170,26 @@ def test_the_canonical_text_is_a_fixed_point_of_the_strict_reader(value: object)
     again = parse_strict(text)
     assert again == check_value(value)
     assert canonical_bytes(again) == text
+
+
+_ascii_names = st.text(st.characters(max_codepoint=127, exclude_characters="\x00"), max_size=6)
+_plain_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-INTEGER_MAX, INTEGER_MAX) | _texts,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(_ascii_names, inner, max_size=5),
+    max_leaves=20,
+)
+
+
+@given(_values | _plain_values)
+@example({"a": ['\x01\x1f\x7f\b\f\n\r\t"\\/', "\u2028\ud7ff\ue000\U0001f600"], "Z": None})
+@example({"\ufb33": 1, "\U0001f600": 2})  # another order in UTF-16
+@example([1e-7, 5e-324, 0.1])
+def test_the_text_is_the_librarys_whoever_writes_it(value: object) -> None:
+    checked = check_value(value)
+    assert canonical_bytes(value) == rfc8785.dumps(checked)
+    request: dict[str, Any] = {"tool": "t", "arguments": {"a": checked}, "contract_name": "n"}
+    written = rfc8785.dumps({**request, "contract_version": "1"})
+    assert request_hash("t", {"a": value}, "n", "1") == sha256(written).digest()
 
 
 @given(_values)

@@ -31,6 +31,7 @@ DOCUMENTED = {
     "probe_cap_seconds": 300.0,
     "probe_horizon_seconds": 86400.0,
     "approval_valid_seconds": None,
+    "certificate": None,
     "awaits_caller": False,
     "lease_seconds_max": None,
 }

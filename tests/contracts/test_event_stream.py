@@ -114,7 +114,7 @@ def test_a_filter_takes_what_fits_all_of_its_parts() -> None:
 def test_a_delivery_is_signed_as_standard_webhooks_are() -> None:
     secret = secret_of(bytes(range(32)))
     body = webhook_body(EVENT)
-    headers = webhook_headers(secret, EVENT.id, 1_700_000_000, body)
+    headers = webhook_headers([secret], EVENT.id, 1_700_000_000, body)
     scheme = StandardWebhooksScheme(kind="standard_webhooks")
     keys = [signing_key(scheme, secret)]
     assert verify(scheme, keys, headers, body, 1_700_000_100.0) == Authentic(EVENT.id)
@@ -123,6 +123,18 @@ def test_a_delivery_is_signed_as_standard_webhooks_are() -> None:
     signed = f"{EVENT.id}.1700000000.".encode() + body
     expected = base64.b64encode(hmac.digest(bytes(range(32)), signed, "sha256")).decode()
     assert told["webhook-signature"] == f"v1,{expected}"
+
+
+def test_while_a_secret_is_replaced_whoever_has_either_of_them_believes() -> None:
+    old, new = secret_of(bytes(32)), secret_of(bytes(range(32)))
+    body = webhook_body(EVENT)
+    headers = webhook_headers([new, old], EVENT.id, 1_700_000_000, body)
+    scheme = StandardWebhooksScheme(kind="standard_webhooks")
+    for secret in (old, new):
+        keys = [signing_key(scheme, secret)]
+        assert verify(scheme, keys, headers, body, 1_700_000_100.0) == Authentic(EVENT.id)
+    other = [signing_key(scheme, secret_of(bytes([1] * 32)))]
+    assert not isinstance(verify(scheme, other, headers, body, 1_700_000_100.0), Authentic)
 
 
 def test_waits_grow_to_their_cap_with_jitter_and_a_receivers_wish_has_an_end() -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from effect_broker.repair import ORPHAN_AFTER_SECONDS, Orphans, RunHost, RunStore
+from effect_broker.repair import (
+    ORPHAN_AFTER_SECONDS,
+    ORPHAN_MISSING_SECONDS,
+    Orphans,
+    RunHost,
+    RunStore,
+)
 
 
 class Queue:
@@ -23,41 +29,71 @@ class Queue:
         self.resumed += run_ids
 
 
-async def ticks(queue: Queue, orphans: Orphans, count: int) -> None:
-    """Let the loop look `count` times."""
+class Clock:
+    """The boot clock, moved by the loop that looks once a second."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def ticks(queue: Queue, orphans: Orphans, clock: Clock, count: int) -> None:
+    """Let the loop look `count` times, a second apart."""
     for _ in range(count):
         await orphans.resume(cast(RunStore, queue), cast(RunHost, queue), "own")
+        clock.now += 1.0
 
 
-async def test_an_orphan_is_handed_back_at_once_and_a_running_run_never() -> None:
-    queue = Queue("lost.1", "busy.1")
+LOOKS = int(ORPHAN_MISSING_SECONDS) + 1
+
+
+async def test_an_orphan_is_handed_back_soon_and_a_running_run_never() -> None:
+    queue, clock = Queue("lost.1", "busy.1"), Clock()
     queue.running = frozenset({"busy.1"})
-    await ticks(queue, Orphans(lambda: 0.0), 1)
+    await ticks(queue, Orphans(clock), clock, LOOKS)
     assert queue.resumed == ["lost.1"]
 
 
+async def test_a_run_that_is_just_being_written_down_as_ended_is_left_alone() -> None:
+    """Of a backlog there is one at every look, and never the same."""
+    queue, clock = Queue(), Clock()
+    orphans = Orphans(clock)
+    for number in range(60):
+        queue.pending = [f"ending-{number}.1", f"ending-{number + 1}.1"]
+        await ticks(queue, orphans, clock, 1)
+    assert queue.resumed == []
+
+
+async def test_a_run_that_was_seen_running_in_between_is_not_missing() -> None:
+    queue, clock = Queue("busy.1"), Clock()
+    orphans = Orphans(clock)
+    for _ in range(10):
+        queue.running = frozenset()
+        await ticks(queue, orphans, clock, LOOKS - 1)
+        queue.running = frozenset({"busy.1"})
+        await ticks(queue, orphans, clock, 1)
+    assert queue.resumed == []
+
+
 async def test_a_run_that_stays_an_orphan_is_handed_back_less_and_less_often() -> None:
-    now = 0.0
-    queue = Queue("broken.1")
-    orphans = Orphans(lambda: now)
-    for _ in range(3600):
-        await ticks(queue, orphans, 1)
-        now += 1.0
+    queue, clock = Queue("broken.1"), Clock()
+    await ticks(queue, Orphans(clock), clock, 3600)
     # 3, 6, 12, … seconds apart, at most ten minutes.
     assert 8 <= len(queue.resumed) <= 16
 
 
-async def test_a_run_that_becomes_an_orphan_again_much_later_is_handed_back_at_once() -> None:
-    now = 0.0
-    queue = Queue("lost.1")
-    orphans = Orphans(lambda: now)
-    await ticks(queue, orphans, 5)
+async def test_a_run_that_becomes_an_orphan_again_much_later_is_handed_back_soon() -> None:
+    queue, clock = Queue("lost.1"), Clock()
+    orphans = Orphans(clock)
+    await ticks(queue, orphans, clock, LOOKS)
     assert queue.resumed == ["lost.1"]
-    now = ORPHAN_AFTER_SECONDS
-    await ticks(queue, orphans, 5)
+    await ticks(queue, orphans, clock, int(ORPHAN_AFTER_SECONDS))
     assert queue.resumed == ["lost.1"] * 2
-    now = 10_000.0
-    await ticks(queue, orphans, 1)
-    now += ORPHAN_AFTER_SECONDS
-    await ticks(queue, orphans, 1)
+    clock.now = 10_000.0
+    queue.pending = []
+    await ticks(queue, orphans, clock, 1)
+    queue.pending = ["lost.1"]
+    await ticks(queue, orphans, clock, LOOKS + int(ORPHAN_AFTER_SECONDS))
     assert queue.resumed == ["lost.1"] * 4

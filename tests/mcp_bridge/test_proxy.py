@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from mcp.client.session import IncomingMessage
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, RequestParamsMeta, ToolListChangedNotification
+from typer.testing import CliRunner, Result
 
-from effect_broker import AsyncBroker
+from effect_broker import AsyncBroker, RequestRefused
+from effect_broker.cli.main import app
 from effect_broker.config import ConfigurationProblem
 from effect_broker.mcp.mirror import KEY_PROPERTY
 from effect_broker.mcp.proxy import RECEIPT_META, Proxy
@@ -121,6 +125,37 @@ async def test_an_upstream_that_is_not_there_stops_the_proxy_at_its_start(
     with pytest.raises(ConfigurationProblem, match="gave no list of its tools"):
         await proxy.check()
     await proxy.close()
+
+
+def test_a_check_finds_the_tools_that_have_no_contract(
+    access: dict[str, str], notes: Notes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in access.items():
+        monkeypatch.setenv(name, value)
+    path = tmp_path / "proxy.yaml"
+
+    def checked(**tools: Any) -> Result:
+        config = {"upstream": notes.programs()["notes-keyed"], "tools": tools}
+        path.write_text(json.dumps(config))
+        return CliRunner().invoke(app, ["mcp", "proxy", "--config", str(path), "--check"])
+
+    right: dict[str, Any] = {"create_note": {"effect": "notes.idempotent"}}
+    good = checked(**right)
+    assert (good.exit_code, good.stdout) == (0, f"{path}: good; 1 tool is named\n")
+    wrong = checked(**right, delete_note={"effect": "notes.idempotnt"})
+    assert isinstance(wrong.exception, ConfigurationProblem)
+    said = str(wrong.exception)
+    assert "/tools/delete_note/effect: no active contract has the tool notes.idempotnt" in said
+    assert "create_note" not in said
+
+
+async def test_the_contract_of_a_tool_can_be_looked_up(broker: AsyncBroker) -> None:
+    known = await broker.tool("notes.unsafe")
+    assert (known.safety, known.sent_by) == ("unsafe", "broker")
+    for name in ("notes.none", "a/b", "ü", "\x00", "x" * 300):
+        with pytest.raises(RequestRefused) as refused:
+            await broker.tool(name)
+        assert refused.value.code == "unknown_tool"
 
 
 # What is let through ---------------------------------------------------------------------------

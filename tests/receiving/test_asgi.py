@@ -168,6 +168,38 @@ async def test_a_failure_after_the_work_opens_the_key_only_if_the_work_was_rolle
         assert failed.json()["code"] == "response_too_large"
 
 
+@pytest.mark.parametrize(
+    ("note", "said"),
+    [
+        ("raise", "LookupError at "),
+        ("large", "larger than what is kept"),
+        ("nothing", "said that nothing was done"),
+    ],
+)
+async def test_what_came_to_no_result_is_logged_by_kind_and_place_and_raised(
+    shop: Shop, order: str, note: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    transport = httpx.ASGITransport(app=covered(shop))
+    headers = {"Authorization": "Bearer ada"}
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://shop", headers=headers
+    ) as ada:
+        if note == "raise":
+            with pytest.raises(LookupError, match="a mistake of the shop"):
+                await place(ada, order, note=note)
+        else:
+            assert (await place(ada, order, note=note)).status_code == 500
+        (record,) = caplog.records
+        assert record.name == "effect_broker.receiving"
+        assert said in record.getMessage()
+        assert "mistake of the shop" not in caplog.text
+        assert order not in caplog.text
+        # An answer that the application has given as it is says enough.
+        await place(ada, f"{order}-busy", note="busy")
+        await place(ada, f"{order}-fail", note="fail")
+    assert caplog.records == [record]
+
+
 @pytest.mark.parametrize(("note", "status"), [("busy", 429), ("nothing", 500)])
 async def test_work_that_says_that_nothing_was_done_may_come_again(
     shop: Shop, order: str, note: str, status: int
@@ -274,7 +306,7 @@ async def test_what_is_not_covered_passes_through(shop_of: ShopOf, order: str) -
 
 
 async def test_without_its_table_a_store_refuses_before_any_work(
-    shop_of: ShopOf, order: str
+    shop_of: ShopOf, order: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop = shop_of()
     broken = shop_of()
@@ -284,6 +316,8 @@ async def test_without_its_table_a_store_refuses_before_any_work(
     for answer in refused:
         assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
     assert shop.orders(order) == 0
+    assert [record.name for record in caplog.records] == ["effect_broker.receiving"] * 2
+    assert all("OperationalError" in record.getMessage() for record in caplog.records)
 
 
 def _nowhere(store: Any) -> Any:

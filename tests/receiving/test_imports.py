@@ -41,6 +41,6 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
     assert HEAVY & set(said["sqlite"]) == {"sqlite3"}
     assert HEAVY & set(said["postgres"]) == {"sqlite3", "psycopg"}
     assert [n for n in said["ours"] if not n.startswith("effect_broker.receiving")] == [
-        "effect_broker", "effect_broker.clock",
+        "effect_broker", "effect_broker.clock", "effect_broker.log_events",
     ]  # fmt: skip
     assert said["all"] == []

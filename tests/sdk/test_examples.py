@@ -13,7 +13,6 @@ from effect_broker import Broker
 from effect_broker.proof.contracts import tuned
 from effect_broker.sdk import errors, results
 from effect_broker.store.roles import DatabaseRole
-from effect_contracts.catalog import catalog_documents
 from effect_contracts.document import ContractDocument
 from hosting.scenes import MODES, Scene
 from repository.checkout import CHECKOUT
@@ -53,9 +52,8 @@ def shop(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dict[str, object]]:
     """What a caller with tables in the broker's database is given, by the page's names."""
-    content = json.loads(catalog_documents()["demo-ledger-transactional"].canonical())
-    content |= {"name": "shop-book", "tool": "shop.book"}
-    scene.broker.apply(ContractDocument.parse_yaml(json.dumps(content)))
+    (contract,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S)
+    scene.broker.apply(ContractDocument.parse_yaml(contract))
     with business(scene, TENANT, tmp_path) as made:
         monkeypatch.setenv("EFFECT_BROKER_KEY_RING_FILE", made.ring)
         yield {

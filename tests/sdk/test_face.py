@@ -27,7 +27,9 @@ from sdk.conftest import Access
 
 PATIENT = timedelta(seconds=60)
 THREAD = "effect-broker"
-METHODS = ("submit", "get", "wait", "result", "receipt", "reconcile", "cancel", "resolve", "close")
+METHODS = (
+    "submit", "get", "wait", "result", "receipt", "reconcile", "cancel", "resolve", "tool", "close",
+)  # fmt: skip
 
 
 def own_threads() -> int:

@@ -86,6 +86,9 @@ class ScriptedBroker:
             "now": (BEGIN + timedelta(seconds=self.clock.now)).isoformat(),
         }
 
+    async def tool(self, name: str) -> Body:
+        raise AssertionError(name)
+
     async def submit(self, body: bytes) -> Body:
         self.looks.append((self.clock.now, 0.0))
         refusal = self.refusal(len(self.looks), 0.0)

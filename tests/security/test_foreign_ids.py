@@ -175,8 +175,8 @@ class Place:
         return {"method": self.route.method, "url": path, "json": body, "params": query}
 
 
-# Numbers within an effect are no ids.
-ORDINALS = {"ordinal": "1"}
+# Numbers within an effect are no ids, and tools are the same for every tenant.
+ORDINALS = {"ordinal": "1", "tool": "demo.charge"}
 
 # Where a route takes an id of an effect elsewhere than in its path, by route.
 ELSEWHERE = {

@@ -81,6 +81,7 @@ async def served(deployment: Deployment, admin_pool: Pool, tmp_path: Path) -> An
                     )
                 ],
                 "tenant": ["acme"],
+                "tool": ["demo.post_entry"],
             }
         yield Served(url, made.api_key, ids, api.log)
 

@@ -27,6 +27,7 @@ IDS = {
     "subscription_id": str(UUID(int=7)),
     "ordinal": "1",
     "tenant": "nobody",
+    "tool": "no.such_tool",
     "contract": "no-such-contract",
 }
 # All that a key of one right may not do.

@@ -54,6 +54,9 @@ def test_the_table_says_what_is_possible(contract: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "What the broker has to bear" in result.stdout
     assert "not in 3 schedules" in result.stdout
+    # A log takes whole lines; only a terminal has a line to write over.
+    assert result.stderr.startswith("tried 1 fault\ntried 2 faults\n")
+    assert "\r" not in result.stderr
 
 
 def test_a_bad_file_is_said_to_be(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ IDEMPOTENT = sample(SafetyClass.IDEMPOTENT)
 RECONCILABLE = sample(SafetyClass.RECONCILABLE)
 UNSAFE = sample(SafetyClass.UNSAFE)
 TRANSACTIONAL = sample(SafetyClass.TRANSACTIONAL)
+DEMANDING = sample(SafetyClass.IDEMPOTENT, oversight={"certificate": {"age_seconds_max": 60}})
 # What no broker may do whose target keeps its promises.
 WRONG = {Harm.DUPLICATE, Harm.FALSE_RECEIPT}
 
@@ -42,6 +43,7 @@ WRONG = {Harm.DUPLICATE, Harm.FALSE_RECEIPT}
         (UNSAFE, Fault.FALSE_SUCCESS, {Harm.FALSE_RECEIPT}, {Harm.DUPLICATE}),
         (TRANSACTIONAL, Fault.DEATH, set(), WRONG | {Harm.PARKED}),
         (TRANSACTIONAL, Fault.COMMIT_LOST, set(), WRONG),
+        (DEMANDING, Fault.UNCERTIFIED, set(), set(Harm)),
     ],
     ids=lambda value: value.value if isinstance(value, Fault) else None,
 )
@@ -54,7 +56,7 @@ def test_a_class_bears_what_it_promises_and_no_more(
     assert not set(found.harms) & impossible
 
 
-@pytest.mark.parametrize("document", [IDEMPOTENT, RECONCILABLE, UNSAFE, TRANSACTIONAL])
+@pytest.mark.parametrize("document", [IDEMPOTENT, RECONCILABLE, UNSAFE, TRANSACTIONAL, DEMANDING])
 def test_without_a_fault_every_effect_happens_once(document: ContractDocument) -> None:
     found = verdict(document, None, SCHEDULES, 0)
     assert (found.harms, found.broken) == ({}, ())

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from typing import cast
 from uuid import UUID
 
 import pytest
 from psycopg import Connection
 from psycopg.rows import TupleRow
 
+from effect_broker.proof.memory_certificates import MemoryCertificate
 from effect_broker.proof.memory_store import MemoryStore
 from effect_broker.store.api import PostgresApiStore
+from effect_broker.store.catalogue import Catalogue
 from effect_broker.store.elections import PostgresElections
 from effect_broker.store.pool import Pool
 from effect_broker.store.runs import PostgresWorkerStore
-from effect_contracts.facts import SafetyClass
+from effect_contracts.document import ContractDocument
+from effect_contracts.facts import Certified, SafetyClass
 from store.conformance import Both, StoreConformance, World
+from store.conformance_certificates import CertificateConformance, Certifying, demanding
 from store.conformance_elections import ElectionConformance
 from store.conformance_urgency import UrgencyConformance
+from store.issuer import Issuer
 from store.samples import contract
 
 
-class TestPostgres(StoreConformance, UrgencyConformance, ElectionConformance):
+class TestPostgres(
+    StoreConformance, UrgencyConformance, ElectionConformance, CertificateConformance
+):
     """The store of production, as the worker's role; its submit is the API's own function."""
 
     @pytest.fixture
@@ -48,8 +56,26 @@ class TestPostgres(StoreConformance, UrgencyConformance, ElectionConformance):
         both = Both(api_store, worker_store, PostgresElections(api_pool))
         return World(both, tenant_id, runs)
 
+    @pytest.fixture
+    async def certifying(
+        self, world: World, worker_pool: Pool, admin_pool: Pool, api_store: PostgresApiStore
+    ) -> Certifying:
+        """The worker trusts the key of a ring, which signs what is stored here."""
+        issuer = Issuer(admin_pool)
+        store = PostgresWorkerStore(worker_pool, trusted=issuer.public_keys)
+        trusting = World(Both(api_store, store), world.tenant_id, world.runs)
+        document = demanding()
+        await Catalogue(admin_pool).apply(document)
+        return Certifying(
+            trusting,
+            document,
+            issuer.store,
+            lambda target: store.release_certified(10, lambda _: target),
+            issuer.revoke,
+        )
 
-class TestMemory(StoreConformance, UrgencyConformance, ElectionConformance):
+
+class TestMemory(StoreConformance, UrgencyConformance, ElectionConformance, CertificateConformance):
     """The store of the simulator."""
 
     @pytest.fixture
@@ -68,3 +94,24 @@ class TestMemory(StoreConformance, UrgencyConformance, ElectionConformance):
             return [run for run in started if run[0] == effect_id]
 
         return World(store, UUID(int=1), runs)
+
+    @pytest.fixture
+    def certifying(self, world: World) -> Certifying:
+        """Nothing is signed here: who stores a certificate is believed."""
+        store, document = cast(MemoryStore, world.store), demanding()
+        store.apply_contract(document)
+
+        async def certify(of: ContractDocument, said: Certified) -> None:
+            made = MemoryCertificate(of.digest(), said, said.ended_at)
+            store.certificates.store(made)
+
+        async def revoke(_certificate_id: str) -> None:
+            store.certificates.revoke()
+
+        return Certifying(
+            world,
+            document,
+            certify,
+            lambda target: store.release_certified(10, lambda _: target),
+            revoke,
+        )

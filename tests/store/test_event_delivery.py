@@ -24,19 +24,15 @@ from effect_broker.clock import SystemClock, new_id
 from effect_broker.event_delivery import Deliveries
 from effect_broker.event_stream import stream_page
 from effect_broker.keyring import AesVault, new_key_ring, parse_key_ring
-from effect_broker.protocol.ports import Sealed
 from effect_broker.store.api import PostgresApiStore
 from effect_broker.store.event_delivery import PostgresDeliveries
 from effect_broker.store.event_stream import PostgresStream
 from effect_broker.store.metrics import PostgresLedgerNumbers
-from effect_broker.store.pool import Pool, make_pool
-from effect_broker.store.retention import Retention
-from effect_broker.store.roles import DatabaseRole
+from effect_broker.store.pool import Pool
 from effect_broker.store.runs import PostgresWorkerStore
 from effect_broker.store.subscriptions import PostgresSubscriptions
 from effect_broker.store.tenants import Tenants
 from effect_broker.subscriptions import (
-    SEALED_COLUMN,
     Subscribing,
     SubscriptionOrder,
     SubscriptionRecord,
@@ -515,16 +511,6 @@ async def test_a_tenant_has_so_many_subscriptions_and_no_more(ground: Ground) ->
         await ground.subscribing.create(ground.tenant_id, order, "test")
 
 
-async def test_a_secret_is_stored_sealed(ground: Ground, superuser: Connection[TupleRow]) -> None:
-    order = SubscriptionOrder("https://hooks.acme.example/", EventFilter())
-    _, secret = await ground.subscribing.create(ground.tenant_id, order, "test")
-    ((text, sealed),) = superuser.execute(
-        "SELECT s::text, ciphertext FROM effect_broker.event_subscriptions AS s"
-    ).fetchall()
-    assert secret not in text
-    assert secret.encode() not in sealed
-
-
 async def test_a_lag_is_told_with_its_age(ground: Ground, receiver: Receiver) -> None:
     await ground.subscribe(receiver)
     await ground.effects(2, events=2)
@@ -532,23 +518,3 @@ async def test_a_lag_is_told_with_its_age(ground: Ground, receiver: Receiver) ->
     told = {n.measure: n.value for n in numbers}
     assert told["event_backlog"] == 4
     assert 0 < told["event_oldest_seconds"] < 60
-
-
-async def test_a_secret_is_sealed_anew_when_the_key_is_rotated(
-    ground: Ground, receiver: Receiver, shared_database: Database
-) -> None:
-    record = await ground.subscribe(receiver)
-    keys = {"ring-1": RING_TEXT["encryption"]["keys"]["ring-1"], "ring-2": "A" * 43 + "="}
-    text = json.dumps(RING_TEXT | {"encryption": {"active": "ring-2", "keys": keys}})
-    rotated = AesVault(parse_key_ring(text, source="the test", production=False))
-    url = shared_database.url_for(DatabaseRole.PRUNE)
-    async with make_pool(url, None, application_name="test-prune", size_max=1) as pool:
-        assert await Retention(pool).reseal_secrets(rotated, "ring-2") == 1
-        assert await Retention(pool).reseal_secrets(rotated, "ring-2") == 0
-    row = ground.superuser.execute(
-        "SELECT key_id, ciphertext FROM effect_broker.event_subscriptions"
-    ).fetchone()
-    assert row is not None
-    sealed = Sealed(row[0], row[1])
-    plain = rotated.unseal(ground.tenant_id, record.subscription_id, SEALED_COLUMN, sealed)
-    assert plain.decode() == (receiver.directory / "secret").read_text()

@@ -105,8 +105,8 @@ def _walk(node: dict[str, Any], found: list[str]) -> None:
 
 CHANGE = {
     "read_intent": sql.READ_INTENT,
-    "lock_intent": sql.LOCK_INTENT,
-    "share_holds": sql.SHARE_HOLDS,
+    # What `lock_effect` runs inside.
+    "lock_intent": f"{sql.READ_INTENT}FOR NO KEY UPDATE",
     "attempts": sql.READ_ATTEMPTS,
     "evidence": sql.READ_EVIDENCE,
     "context": sql.READ_CONTEXT,

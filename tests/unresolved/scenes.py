@@ -140,14 +140,14 @@ class Scenes:
         await self.conclude(effect_id)
         return effect_id
 
-    async def see(self, effect_id: UUID, verdict: Verdict) -> None:
+    async def see(self, effect_id: UUID, verdict: Verdict, code: str = "seen") -> None:
         """Record what a look-up of now shows."""
         snapshot = await self.worker.load(self.tenant_id, effect_id)
         plan = partial(
             changes.add_evidence,
             evidence_id=uuid4(),
             source=EvidenceSource.PROBE,
-            finding=Finding(verdict, "seen", external_ids=("ob_9",)),
+            finding=Finding(verdict, code, external_ids=("ob_9",)),
             began_at=snapshot.now,
             covers_through=len(snapshot.attempts),
             target_identity=TARGET,

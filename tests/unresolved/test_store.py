@@ -20,7 +20,9 @@ from effect_broker.unresolved import UnresolvedFilter, next_step_of
 from effect_contracts.facts import Hold, Outcome, Verdict
 from unresolved.scenes import REASONS_OF, Scenes, quick
 
-SQL = Path(migrate.__file__).parent / "migrations" / "sql" / "0007_unresolved.sql"
+_MIGRATIONS = Path(migrate.__file__).parent / "migrations" / "sql"
+SQL = _MIGRATIONS / "0007_unresolved.sql"
+INDEXES = _MIGRATIONS / "0023_certificates_demanded.sql"
 
 
 async def test_a_page_sees_each_effect_as_the_store_does(
@@ -63,7 +65,7 @@ async def test_a_worker_may_read_the_listing_too(scenes: Scenes, deployment: Dep
 
 
 def test_the_conditions_are_those_of_the_indexes() -> None:
-    text = _words(SQL.read_text())
+    text = _words(INDEXES.read_text())
     for condition in (store.UNRESOLVED[1:-1], store.ON_THEIR_WAY, store._EXPIRY):
         assert _words(condition) in text
 

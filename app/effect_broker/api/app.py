@@ -29,6 +29,7 @@ from effect_broker.api import (
     problems,
     rights,
     subscriptions,
+    tools,
     unresolved,
 )
 from effect_broker.api.bodies import read_submit
@@ -53,13 +54,15 @@ from effect_broker.api.presentation import committed_body, effect_body
 from effect_broker.api.services import Health, ServicesContext
 from effect_broker.api.waiting import Waits
 from effect_broker.intake import EffectRequest, Tenant
-from effect_broker.protocol.ports import Intent, StoreError
+from effect_broker.protocol.ports import StoreError
+from effect_broker.protocol.submission import Submitted
 from effect_broker.reading import (
     PAGE_LIMIT_DEFAULT,
     PAGE_LIMIT_MAX,
     CursorInvalid,
     EffectDetail,
     EffectFilter,
+    detail_of,
 )
 from effect_broker.receipts import receipt_document, signature_bodies
 from effect_contracts.canonical import parse_strict
@@ -127,6 +130,7 @@ def create_app(
         evidence.router,
         events.router,
         subscriptions.router,
+        tools.router,
         metrics.router,
     )
     for router in routers:
@@ -202,7 +206,7 @@ async def submit(request: Request, tenant: Caller, wait: Wait = 0.0) -> Response
         ),
     )
     effect_id = submitted.intent.effect_id
-    answer = await _after_commit(request, tenant, submitted.intent, wait)
+    answer = await _after_commit(request, tenant, submitted, wait)
     answer["replayed"] = not submitted.created
     status = 202 if submitted.created else 200
     return JSONResponse(answer, status, {"Location": f"/v1/effects/{effect_id}"})
@@ -291,14 +295,18 @@ def _traceparent(request: Request) -> str | None:
 
 
 async def _after_commit(
-    request: Request, tenant: Tenant, intent: Intent, wait_seconds: float
+    request: Request, tenant: Tenant, submitted: Submitted, wait_seconds: float
 ) -> dict[str, Any]:
     """Return what is known of an effect that is durable. No outage may look like a refusal here,
     and no crowd of waits: then the answer is what was known last, and comes at once."""
-    try:
-        detail = await services_of(request).reads.effect(tenant.tenant_id, intent.effect_id)
-    except StoreError:
-        return committed_body(intent)
+    intent, standing = submitted.intent, submitted.standing
+    if standing is not None:
+        detail = detail_of(intent, standing)
+    else:
+        try:
+            detail = await services_of(request).reads.effect(tenant.tenant_id, intent.effect_id)
+        except StoreError:
+            return committed_body(intent)
     with suppress(RateLimited), _place(request, tenant, wait_seconds):
         detail = await _once_still(request, tenant, detail, wait_seconds)
     return effect_body(detail, attempts=False)

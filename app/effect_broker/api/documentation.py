@@ -376,6 +376,11 @@ RESPONSES_HOLDS: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
     200: _answer("The holds, newest first"),
 }
 
+RESPONSES_TOOL: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
+    200: _answer("The contract that a submit of now would be bound to"),
+    422: _problem("No active contract serves this tool"),
+}
+
 RESPONSES_DELIVERY: dict[int | str, dict[str, Any]] = {
     200: _answer("The delivery is stored, or was before; it will not be lost"),
     400: _problem("The body does not come to its end in time"),

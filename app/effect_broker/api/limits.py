@@ -17,6 +17,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
@@ -142,6 +143,8 @@ class RequestLimits:
         self._keys.take(name, now)
 
 
+# Each request asks; few addresses ask at a time.
+@lru_cache(maxsize=1024)
 def address_of(host: str | None) -> str:
     """Return what one client has: an IPv4 address, or the network of an IPv6 address."""
     try:

@@ -33,6 +33,8 @@ RIGHTS: Final[dict[tuple[str, str], Scope]] = {
     ("POST", "/v1/effects/{effect_id}/approve"): Scope.OPERATE,
     ("POST", "/v1/effects/{effect_id}/deny"): Scope.OPERATE,
     ("POST", "/v1/effects/{effect_id}/acknowledge"): Scope.OPERATE,
+    # Whoever submits may see what a submit would be bound to.
+    ("GET", "/v1/tools/{tool}"): Scope.SUBMIT,
     ("GET", "/v1/unresolved"): Scope.READ,
     ("POST", "/v1/decisions"): Scope.OPERATE,
     ("GET", "/v1/decisions"): Scope.READ,
@@ -44,6 +46,7 @@ RIGHTS: Final[dict[tuple[str, str], Scope]] = {
     # A subscription lets a tenant's events out to a URL.
     ("POST", "/v1/subscriptions"): Scope.ADMIN,
     ("DELETE", "/v1/subscriptions/{subscription_id}"): Scope.ADMIN,
+    ("POST", "/v1/subscriptions/{subscription_id}/replace-secret"): Scope.ADMIN,
     ("GET", "/v1/subscriptions"): Scope.OPERATE,
     ("GET", "/v1/subscriptions/{subscription_id}"): Scope.OPERATE,
     ("POST", "/v1/subscriptions/{subscription_id}/pause"): Scope.OPERATE,

@@ -22,6 +22,8 @@ from effect_broker.api.events import TYPE_PATTERN, TYPES_MAX
 from effect_broker.reading import PAGE_LIMIT_DEFAULT, PAGE_LIMIT_MAX, CursorInvalid
 from effect_broker.subscriptions import (
     DESCRIPTION_CHARS_MAX,
+    OVERLAP_SECONDS,
+    OVERLAP_SECONDS_MAX,
     SubscriptionOrder,
     SubscriptionRecord,
 )
@@ -100,6 +102,14 @@ class RedeliverBody(BaseModel):
         return _known(effect_id), int(sequence)
 
 
+class ReplaceSecretBody(BaseModel):
+    """The body of `POST …/replace-secret`; with 0 the old secret signs nothing any more."""
+
+    model_config = STRICT
+
+    overlap_seconds: int = Field(default=int(OVERLAP_SECONDS), ge=0, le=int(OVERLAP_SECONDS_MAX))
+
+
 _CREATE: Final = documented(
     SubscriptionBody,
     {
@@ -109,6 +119,15 @@ _CREATE: Final = documented(
     },
     {201: "The subscription, and its secret, which is told this once"},
     problems={409: "The tenant has as many as it may have, or `after` is of another database"},
+)
+_REPLACE_SECRET: Final = documented(
+    ReplaceSecretBody,
+    {"overlap_seconds": 86_400},
+    {200: "The subscription, and its new secret, which is told this once"},
+    problems={
+        404: "No such subscription of this tenant",
+        409: "As many old secrets as may be sign still",
+    },
 )
 _REDELIVER: Final = documented(
     RedeliverBody,
@@ -171,6 +190,18 @@ async def resume_subscription(request: Request, tenant: Caller, subscription_id:
     Needs the scope `operate`."""
     subscribing = services_of(request).subscribing
     return _answer(await subscribing.resume(tenant.tenant_id, _known(subscription_id)))
+
+
+@router.post("/{subscription_id}/replace-secret", **_REPLACE_SECRET)
+async def replace_secret(request: Request, tenant: Caller, subscription_id: str) -> Response:
+    """Make a new secret; for the overlap the old one signs every delivery as well.
+
+    Needs the scope `admin`."""
+    overlap_seconds = (await read_model(request, ReplaceSecretBody)).overlap_seconds
+    record, secret = await services_of(request).subscribing.replace_secret(
+        tenant.tenant_id, _known(subscription_id), float(overlap_seconds)
+    )
+    return JSONResponse(record.to_json() | {"secret": secret})
 
 
 @router.get("/{subscription_id}/dead-letters", responses=RESPONSES_DEAD_LETTERS)

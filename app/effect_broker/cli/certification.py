@@ -22,9 +22,15 @@ from effect_broker.cli.access import Logins, logins, opened, plain, run
 from effect_broker.cli.conformance import CounterSilent, arguments_of, counter_of
 from effect_broker.cli.contracts import document_of
 from effect_broker.cli.durations import seconds_of, span
-from effect_broker.cli.output import AsJson, complain, print_json, print_table
+from effect_broker.cli.output import (
+    EXIT_COULD_NOT_RUN,
+    AsJson,
+    complain,
+    print_json,
+    print_table,
+)
 from effect_broker.clock import SystemClock, new_id
-from effect_broker.conformance import Trial
+from effect_broker.conformance import CouldNotRun, Trial
 from effect_broker.keyring import RingSigner, ring_signer
 from effect_broker.protocol.ports import StoreError
 from effect_broker.secretrefs import SecretReferences
@@ -38,6 +44,7 @@ from effect_contracts.certificates import (
     certificate_content,
     signed_certificate,
 )
+from effect_contracts.counting import counted
 from effect_contracts.document import ContractDocument, with_origin
 from effect_contracts.expressions import origin_of
 from effect_contracts.facts import SafetyClass
@@ -123,8 +130,8 @@ def certify(
 ) -> None:
     """Try hard to break a contract's promises at a sandbox, and certify what held.
 
-    Real requests make real objects there. Exit 1 if a promise is broken, 3 if one was not shown;
-    then nothing is certified.
+    Real requests make real objects there. Exit 1 if a promise is broken, 3 if one was not shown, 4
+    if nothing could be sent from here; then nothing is certified.
     """
     terms = Terms(retention_wait_seconds=seconds_of(retention_wait), lag_samples=samples)
     document = document_of(file)
@@ -141,13 +148,17 @@ def certify(
             _announce(subject, plan)
             seen = run(_tried(found, trial, terms))
         except CounterSilent:
-            complain("the counter does not answer; --counter is the URL that `target` prints")
+            text = "the counter does not answer; --counter is the URL that `target` prints"
+            complain(text, EXIT_COULD_NOT_RUN)
+        except CouldNotRun as problem:
+            complain(f"nothing was learned of the target. {problem}", EXIT_COULD_NOT_RUN)
         except RenderError as problem:
             complain(f"these arguments make no request: {problem.code} at {problem.pointer}")
         place = None
         if certification.certifiable(seen.records):
             place = out or Path(f"{document.name}-{document.version}.certificate.json")
             run(_certified(found, subject, seen, signer, timedelta(days=valid_days), place))
+            _warn_if_unfit(subject, seen)
     _show(subject, seen, place, as_json)
     if place is None:
         broken = any(record.verdict is TrialVerdict.BROKEN for record in seen.records)
@@ -176,7 +187,7 @@ def _subject(document: ContractDocument, target: str | None, found: Logins) -> _
     try:
         require_extra(document.adapter.kind)
     except ExtraMissing as missing:
-        complain(f"{missing}")
+        complain(f"{missing}", EXIT_COULD_NOT_RUN)
     settings = found.settings
     secrets = SecretReferences(settings.secret_prefix, settings.secret_directory)
     adapter: Any = adapters(secrets)[document.adapter.kind]
@@ -216,9 +227,9 @@ def _announce(subject: _Subject, plan: Plan) -> None:
     """Say what will be sent, before anything is."""
     waits = f", with a wait of up to {span(plan.wait_seconds)}" if plan.wait_seconds else ""
     print(
-        f"{plan.requests} requests that may change something go to "
-        f"{plain(subject.identity, 200)}{waits}; a target that keeps its promises makes "
-        f"{plan.objects} objects of them",
+        f"to {plain(subject.identity, 200)}: {counted(plan.requests, 'request')} that may change "
+        f"something{waits}; a target that keeps its promises makes "
+        f"{counted(plan.objects, 'object')} of them",
         file=sys.stderr,
     )
 
@@ -276,6 +287,30 @@ async def _certified(
         raise
 
 
+def _warn_if_unfit(subject: _Subject, seen: _Seen) -> None:
+    """Say so where the contract demands a certificate and this one lets nothing be sent."""
+    document = subject.document
+    demand, own = document.policy().certificate, subject.adapter.identity(document)
+    if demand is None:
+        return
+    lacking: list[str] = []
+    if subject.identity not in {own, demand.sandbox_identity}:
+        lacking.append(
+            f"trials at its own target or at oversight.certificate.sandbox, not at "
+            f"{plain(subject.identity, 200)}"
+        )
+    held = {one.trial for one in seen.records if one.verdict is TrialVerdict.HOLDS}
+    missing = sorted(demand.trials - held)
+    if missing:
+        lacking.append(f"{', '.join(missing)} to hold")
+    if lacking:
+        print(
+            f"effect-broker: the contract demands {', and '.join(lacking)}; with this certificate "
+            "alone nothing is sent",
+            file=sys.stderr,
+        )
+
+
 def _write(place: Path, text: str) -> None:
     try:
         place.write_text(text, encoding="utf-8")
@@ -324,7 +359,7 @@ def print_trials(title: str, records: Sequence[TrialRecord]) -> None:
 def sent(requests: int, look_ups: int) -> str:
     """Return what a trial has sent, for a person."""
     parts = [
-        f"{count} {noun}" + ("" if count == 1 else "s")
+        counted(count, noun)
         for count, noun in ((requests, "request"), (look_ups, "look-up"))
         if count
     ]

@@ -19,9 +19,11 @@ from effect_broker.config import API_POOL_SIZE, WORKER_SESSIONS
 from effect_broker.keyring import KeyRing
 from effect_broker.store.diagnosis import FleetFacts, ServerFacts, SessionFacts
 from effect_broker.store.tenants import KeyRecord
+from effect_contracts.counting import counted
 from effect_contracts.document import ContractDocument
 from effect_contracts.document_rules import recovery_horizon_seconds
 from effect_contracts.facts import SafetyClass
+from effect_contracts.secret_references import sending_secrets
 
 # The versions that design and tests know.
 SERVER_MAJORS: Final = (15, 18)
@@ -40,7 +42,6 @@ _POOLER_PORT: Final = 6432
 _RETENTION_ROOM: Final = 1.25
 # What `effect_broker.clock.new_executor_id` makes: host, process id, random part.
 _EXECUTOR_ID: Final = re.compile(r".+-[0-9]+-[0-9a-f]{12}")
-_SECRET: Final = re.compile(r"(env:[A-Za-z_][A-Za-z0-9_]*|file:/.+)")
 _MANY: Final = frozenset(
     {"to", "cc", "bcc", "recipients", "emails", "addresses", "phones", "numbers", "users",
      "accounts", "items", "targets", "messages", "payments", "transfers", "batch"}
@@ -159,9 +160,9 @@ def connection_findings(server: ServerFacts, live_workers: int) -> Findings:
     needed = workers + api + server.foreign_sessions + CONNECTIONS_SPARE
     room = server.connections_max - server.connections_reserved
     text = (
-        f"{needed} of {room} connections may be used at once: {live_workers} workers {workers}, "
-        f"the API {api}, others {server.foreign_sessions}, and {CONNECTIONS_SPARE} to look and "
-        "migrate"
+        f"{needed} of {counted(room, 'connection')} may be used at once: "
+        f"{counted(live_workers, 'worker')} {workers}, the API {api}, others "
+        f"{server.foreign_sessions}, and {CONNECTIONS_SPARE} to look and migrate"
     )
     if needed > room:
         yield warn(
@@ -308,7 +309,8 @@ def _worker_findings(facts: FleetFacts) -> Findings:
         yield ok("workers", f"{facts.live_workers} live{draining}")
     elif facts.waiting:
         yield fail(
-            "workers", f"no worker is live, and {facts.waiting} effects wait for one",
+            "workers", "no worker is live, and "
+            f"{counted(facts.waiting, 'effect waits', 'effects wait')} for one",
             "start one: `effect-broker worker`",
         )  # fmt: skip
     else:
@@ -338,7 +340,8 @@ def _executor_findings(facts: FleetFacts) -> Findings:
     if dead:
         yield warn(
             "dead_executors",
-            f"{sum(dead.values())} runs are held by {len(dead)} executors that do not beat",
+            f"held by {counted(len(dead), 'executor')} without a heartbeat: "
+            f"{counted(sum(dead.values()), 'run')}",
             "a live worker hands them back within seconds; start one if there is none, and ask "
             "again",
         )
@@ -350,16 +353,17 @@ def _effect_findings(facts: FleetFacts) -> Findings:
     if facts.overdue:
         yield fail(
             "overdue",
-            f"{facts.overdue} effects are overdue, the longest for "
+            f"{counted(facts.overdue, 'effect is', 'effects are')} overdue, the longest for "
             f"{facts.overdue_longest_seconds:.0f} s, and nobody acts",
             "see that workers live and can reach the database; their logs name what fails",
         )
     else:
         yield ok("overdue", "no effect is overdue")
     if facts.parked:
+        parked = sum(facts.parked.values())
         listed = ", ".join(f"{reason} {number}" for reason, number in facts.parked.items())
         yield warn(
-            "parked", f"{sum(facts.parked.values())} effects wait for a person: {listed}",
+            "parked", f"{counted(parked, 'effect waits', 'effects wait')} for a person: {listed}",
             "`effect-broker effects list --unresolved`, then `effects inspect ID`",
         )  # fmt: skip
     else:
@@ -485,7 +489,13 @@ def _holes(document: ContractDocument, resolves: Callable[[str], bool]) -> Findi
                 "lost answer leaves all of them unknown",
                 "one effect for each, so that each has its own operation key",
             )  # fmt: skip
-    lost = sorted({ref for ref in _references(document) if not resolves(ref)})
+    if document.safety is SafetyClass.UNSAFE and policy.certificate is not None:
+        yield warn(
+            check, f"{named}: demands a certificate, which shows little of an unsafe target: that "
+            "a request is taken, and with --counter that the route delivers it once",
+            "leave the demand out, or certify with --counter",
+        )  # fmt: skip
+    lost = [ref for ref in sending_secrets(document) if not resolves(ref)]
     if lost:
         yield warn(
             check, f"{named}: secrets that do not resolve here: {', '.join(lost)}",
@@ -512,15 +522,3 @@ def _batches(schema: Mapping[str, Any]) -> Iterator[str]:
         mail = isinstance(items, Mapping) and items.get("format") == "email"
         if mail or str(name).lower() in _MANY:
             yield str(name)
-
-
-def _references(document: ContractDocument) -> Iterator[str]:
-    pending: list[Any] = [document.adapter.model_dump(mode="json")]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, dict):
-            pending += value.values()
-        elif isinstance(value, list):
-            pending += value
-        elif isinstance(value, str) and _SECRET.fullmatch(value):
-            yield value

@@ -14,10 +14,16 @@ from effect_adapters.extras import ExtraMissing, require_extra
 from effect_adapters.registry import adapters
 from effect_broker import conformance
 from effect_broker.cli.access import plain, run
-from effect_broker.cli.output import AsJson, complain, print_json, print_table
+from effect_broker.cli.output import (
+    EXIT_COULD_NOT_RUN,
+    AsJson,
+    complain,
+    print_json,
+    print_table,
+)
 from effect_broker.clock import SystemClock, new_id
 from effect_broker.config import load_settings
-from effect_broker.conformance import Judgement, Result, Trial
+from effect_broker.conformance import CouldNotRun, Judgement, Result, Trial
 from effect_broker.secretrefs import SecretReferences
 from effect_contracts.canonical import BODY_BYTES_MAX, JsonValue, parse_strict
 from effect_contracts.document import ContractDocument
@@ -57,7 +63,8 @@ def conformance_of(
     """Send real requests to the contract's target and see whether it keeps its promises.
 
     For a test account: one or two objects are made. Exit 1 if a promise is broken, 3 if one could
-    not be proved.
+    not be proved, 4 if nothing could be sent from here: a secret, a program, the target itself is
+    not to be had.
     """
     document = ContractDocument.parse_yaml(_text(file))
     if document.safety is SafetyClass.TRANSACTIONAL:
@@ -65,7 +72,7 @@ def conformance_of(
     try:
         require_extra(document.adapter.kind)
     except ExtraMissing as missing:
-        complain(f"{missing}")
+        complain(f"{missing}", EXIT_COULD_NOT_RUN)
     settings = load_settings()
     secrets = SecretReferences(settings.secret_prefix, settings.secret_directory)
     arrivals = None if counter is None else counter_of(counter)
@@ -80,7 +87,10 @@ def conformance_of(
         trial = Trial(document, adapter, given, drifted, SystemClock(), new_id, arrivals)
         results = run(conformance.examine(trial))
     except CounterSilent:
-        complain("the counter does not answer; --counter is the URL that `target` prints")
+        text = "the counter does not answer; --counter is the URL that `target` prints"
+        complain(text, EXIT_COULD_NOT_RUN)
+    except CouldNotRun as problem:
+        complain(f"nothing was learned of the target. {problem}", EXIT_COULD_NOT_RUN)
     except RenderError as problem:
         complain(f"these arguments make no request: {problem.code} at /arguments{problem.pointer}")
     _show(document, results, as_json)

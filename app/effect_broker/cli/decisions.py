@@ -23,6 +23,7 @@ from effect_broker.resolving import Resolving
 from effect_broker.store.batches import PostgresBatches
 from effect_broker.store.roles import DatabaseRole
 from effect_broker.unresolved import REASONS, UnresolvedEffect
+from effect_contracts.counting import counted
 from effect_contracts.errors import DecisionConflict
 from effect_contracts.facts import Conclusion
 
@@ -136,7 +137,8 @@ def _show_whom(found: tuple[UnresolvedEffect, ...], conclusion: Conclusion) -> N
         (r.intent.effect_id, r.intent.operation_key, r.reasons[0], r.intent.version) for r in found
     ]
     print_table("would be decided", ("effect", "operation key", "reason", "version"), rows)
-    print(f"{len(rows)} effects; say it again with --yes to record it as {conclusion.value}")
+    effects = counted(len(rows), "effect")
+    print(f"{effects}; say it again with --yes to record it as {conclusion.value}")
 
 
 @app.command("list")
@@ -211,4 +213,5 @@ def _show(whole: dict[str, Any], as_json: bool) -> None:
         print("closed: nothing of its group waits")
         return
     new = len(whole["reopened_by"])
-    print(f"open: {new} effects of its group are new; see `effect-broker effects unresolved`")
+    effects = counted(new, "effect of its group is", "effects of its group are")
+    print(f"open: {effects} new; see `effect-broker effects unresolved`")

@@ -20,7 +20,7 @@ from effect_broker.assembly import key_ring
 from effect_broker.cli.access import Logins, opened, plain
 from effect_broker.cli.output import complain
 from effect_broker.config import Settings
-from effect_broker.keyring import KeyRingProblem, RingSigner, ring_signer
+from effect_broker.keyring import KeyRingProblem, RingSigner, ring_public_keys, ring_signer
 from effect_broker.protocol.ports import EffectMissing
 from effect_broker.store.api import PostgresApiStore
 from effect_broker.store.roles import DatabaseRole
@@ -67,7 +67,7 @@ async def desk(found: Logins, tenant: str | None) -> AsyncIterator[Desk]:
     name = text("--tenant", tenant)
     async with opened(found.of(DatabaseRole.WORKER)) as pool:
         records = await Tenants(pool).tenants()
-        yield Desk(PostgresApiStore(pool), _chosen(records, name))
+        yield Desk(PostgresApiStore(pool, trusted=trusted(found.settings)), _chosen(records, name))
 
 
 def _chosen(records: tuple[TenantRecord, ...], name: str | None) -> TenantRecord:
@@ -118,6 +118,15 @@ def signer(settings: Settings) -> RingSigner | None:
         return ring_signer(key_ring(settings))
     except KeyRingProblem:
         return None
+
+
+def trusted(settings: Settings) -> dict[str, bytes]:
+    """The keys whose certificates count here. Without a ring none does: then an effect that needs
+    one is shown, and left, as waiting for it, until a worker sees it."""
+    try:
+        return ring_public_keys(key_ring(settings))
+    except KeyRingProblem:
+        return {}
 
 
 def text(option: str, given: str | None) -> str | None:

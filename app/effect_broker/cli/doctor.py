@@ -9,16 +9,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
+from datetime import datetime
 from typing import Final
 
 import typer
 
 from effect_adapters.base import SecretUnavailable
+from effect_adapters.registry import adapters
 from effect_broker.assembly import key_ring
 from effect_broker.cli import checks
 from effect_broker.cli.access import Login, Logins, logins, opened, variable_name
-from effect_broker.cli.certificate_checks import CERTIFICATES_MAX, certificate_findings
+from effect_broker.cli.certificate_checks import (
+    CERTIFICATES_MAX,
+    certificate_findings,
+    demand_findings,
+)
 from effect_broker.cli.checks import Finding, Level
+from effect_broker.cli.desk import trusted
+from effect_broker.cli.evidence_checks import receipt_findings, webhook_findings
 from effect_broker.cli.key_scope import key_scope_findings
 from effect_broker.cli.output import AsJson, print_json, print_table
 from effect_broker.cli.subscription_checks import STANDINGS_MAX, subscription_findings
@@ -32,11 +40,15 @@ from effect_broker.store.certificates import CertificateRecord, Certificates
 from effect_broker.store.documents import active_documents
 from effect_broker.store.reachability import connection_trouble
 from effect_broker.store.roles import DatabaseRole
+from effect_broker.store.signatures import UnsignedReceipts, unsigned_receipts
 from effect_broker.store.subscriptions import Standing, standings
 from effect_broker.store.tenants import KeyRecord, Tenants
 from effect_contracts.document import ContractDocument
 from effect_contracts.errors import ContractInvalid
 
+# Some milliseconds.
+_RECEIPTS_LOOKED_AT: Final = 10_000
+_Certified = tuple[tuple[CertificateRecord, ...], tuple[ContractDocument, ...], datetime]
 _PROCESSES: Final = {DatabaseRole.API: "api", DatabaseRole.WORKER: "worker"}
 _MARKS: Final = {Level.OK: "ok", Level.WARN: "WARN", Level.FAIL: "FAIL"}
 
@@ -118,8 +130,9 @@ def _examine_database(found: Logins) -> Iterator[Finding]:
             yield from checks.connection_findings(server, live)
     if worker is not None:
         yield from _contracts(worker, found.settings)
-        yield from _certificates(worker)
+        yield from _certificates(worker, found.settings)
         yield from _subscriptions(worker)
+        yield from _receipts(worker)
     yield from _ring(found.settings, fleet)
     if DatabaseRole.ADMIN in usable:
         yield from _api_keys(usable[DatabaseRole.ADMIN])
@@ -187,19 +200,29 @@ def _contracts(login: Login, settings: Settings) -> Iterator[Finding]:
         )  # fmt: skip
         return
     yield from checks.contract_findings(documents, _resolver(settings))
+    secrets = SecretReferences(settings.webhook_secret_prefix, settings.webhook_secret_directory)
+    yield from webhook_findings(documents, secrets)
 
 
-def _certificates(login: Login) -> Iterator[Finding]:
-    async def read() -> tuple[CertificateRecord, ...]:
+def _certificates(login: Login, settings: Settings) -> Iterator[Finding]:
+    async def read() -> _Certified:
         async with opened(login) as pool:
-            return await Certificates(pool).listing(limit=CERTIFICATES_MAX)
+            certificates = Certificates(pool)
+            found = await certificates.listing(limit=CERTIFICATES_MAX)
+            return found, await active_documents(pool), await certificates.now()
 
     try:
-        found = asyncio.run(read())
+        found, documents, now = asyncio.run(read())
     except (StoreError, ConfigurationProblem) as problem:
         yield _unlooked("certificates", problem)
         return
+    except ContractInvalid:
+        return  # told by the check of the contracts
     yield from certificate_findings(found)
+    known = adapters(SecretReferences("", None))
+    yield from demand_findings(
+        documents, found, trusted(settings), lambda d: known[d.adapter.kind].identity(d), now
+    )
 
 
 def _subscriptions(login: Login) -> Iterator[Finding]:
@@ -213,6 +236,19 @@ def _subscriptions(login: Login) -> Iterator[Finding]:
         yield _unlooked("subscriptions", problem)
         return
     yield from subscription_findings(found)
+
+
+def _receipts(login: Login) -> Iterator[Finding]:
+    async def read() -> UnsignedReceipts:
+        async with opened(login) as pool:
+            return await unsigned_receipts(pool, _RECEIPTS_LOOKED_AT)
+
+    try:
+        found = asyncio.run(read())
+    except (StoreError, ConfigurationProblem) as problem:
+        yield _unlooked("unsigned_receipts", problem)
+        return
+    yield from receipt_findings(found)
 
 
 def _api_keys(login: Login) -> Iterator[Finding]:

@@ -135,7 +135,8 @@ def list_drills(
     if as_json:
         print_json({"drills": [drill_body(record) for record in records]})
         return
-    print_table("drills", _COLUMNS, [_row(record) for record in records])
+    rows = [_row(record) for record in records]
+    print_table("drills", _COLUMNS, rows, first_to_go=("effect",))
 
 
 @app.command("show")

@@ -10,6 +10,7 @@ from effect_broker.cli.desk import Desk
 from effect_broker.cli.output import print_table
 from effect_broker.drills import DrillRecord, DrillStatus, SettledBy, point_of_death
 from effect_broker.reading import EventRecord
+from effect_contracts.counting import counted
 
 _COLUMNS: Final = ("at", "seconds", "what")
 
@@ -76,7 +77,7 @@ def print_report(record: DrillRecord, timeline: list[dict[str, Any]], at_point: 
         print(f"{record.status.value}: no effect has met it")
         return
     state = f"{effect.state.value} ({effect.reason})"
-    sent = f"{len(effect.attempts)} attempt{'' if len(effect.attempts) == 1 else 's'}"
+    sent = counted(len(effect.attempts), "attempt")
     if record.status is not DrillStatus.SETTLED or record.settled_by is None:
         print(f"{record.status.value}: the effect is {state}, {sent}")
         if record.status is DrillStatus.MISSED:

@@ -132,7 +132,8 @@ def show(inspection: Inspection) -> None:
     if detail.attempts:
         print_table("attempts", _ATTEMPT_COLUMNS, [_attempt_row(a) for a in detail.attempts])
     if snapshot.evidence or snapshot.facts.probes_since_attempt:
-        title = f"evidence ({snapshot.facts.probes_since_attempt} look-ups since the last attempt)"
+        looks = counted(snapshot.facts.probes_since_attempt, "look-up")
+        title = f"evidence ({looks} since the last attempt)"
         print_table(title, _EVIDENCE_COLUMNS, [_evidence_row(one) for one in snapshot.evidence])
     print_table("events", _EVENT_COLUMNS, [_event_row(event) for event in inspection.events])
 
@@ -149,7 +150,7 @@ def advice(inspection: Inspection) -> Iterator[str]:
         yield "ALERT: the target has contradicted the receipt since. Look there and compare."
     stands = obstacle(snapshot.document, snapshot.attempts, _looked(inspection))
     if stands is not None and intent.state is not EffectState.SUCCEEDED:
-        yield f"{stands.meaning} {stands.remedy}"
+        yield f"{stands.meaning} {stands.remedy or ''}".strip()
     holds = frozenset() if is_final(intent.state) else holds_of(snapshot)
     for hold in sorted(holds - {intent.reason}):
         held = words_of(hold.value)
@@ -162,6 +163,8 @@ def advice(inspection: Inspection) -> Iterator[str]:
             )
         elif stands is not None:
             yield _what_is_left(snapshot)
+        elif words.remedy is not None:
+            yield words.remedy
         elif not holds:
             yield "Nothing to do: the broker goes on by itself."
         return
@@ -205,7 +208,7 @@ def _looked(inspection: Inspection) -> str | None:
         if event.kind == "attempt_started":
             return None
         if event.kind == "evidence_added":
-            metadata = json.loads(event.metadata)
+            metadata: dict[str, str | None] = json.loads(event.metadata)
             if metadata.get("source") == EvidenceSource.PROBE:
                 return metadata.get("code")
     return None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from uuid import UUID
 
+from effect_broker.cli.durations import span
 from effect_broker.cli.reasons import words_of
 from effect_broker.protocol.ports import StoreBusy, StoreUnavailable
 from effect_broker.reading import EffectDetail
@@ -29,6 +30,8 @@ _OPEN_CAP_SECONDS: Final = 1.0
 # After the due time a run needs a moment; a worker that died is followed within its TTL.
 _OVERDUE_SECONDS: Final = 10.0
 _OUTAGE_PAUSE_SECONDS: Final = 1.0
+# So long a person may wait before the screen.
+_SHORT_SECONDS: Final = 120.0
 
 EXIT_SUCCEEDED: Final = 0
 EXIT_FAILED: Final = 1
@@ -132,10 +135,11 @@ def next_step(detail: EffectDetail) -> str:
     late = overdue_seconds(detail)
     moment = f"{detail.intent.next_action_at:%Y-%m-%d %H:%M:%S}Z"
     if late > _OVERDUE_SECONDS:
-        return f"next action was due {late:.0f} s ago ({moment})"
+        return f"next action was due {span(late)} ago ({moment})"
     if late >= 0:
         return "next action is due now"
-    return f"next action in {-late:.1f} s ({moment})"
+    left = f"{-late:.1f} s" if -late < _SHORT_SECONDS else span(-late)
+    return f"next action in {left} ({moment})"
 
 
 def _ended(detail: EffectDetail) -> Ending | None:

@@ -24,6 +24,7 @@ from effect_broker.store.export import Exported, TraceSelection, export_to, expo
 from effect_broker.store.pool import Pool
 from effect_broker.store.roles import DatabaseRole
 from effect_broker.store.tenants import Tenants
+from effect_contracts.counting import counted
 from effect_contracts.trace import TraceReport, TraceUnreadable, Violation, verify_lines
 
 app = typer.Typer(help="The account of what happened, exported and checked.", no_args_is_help=True)
@@ -78,10 +79,12 @@ def export(
     if as_json:
         print_json(asdict(exported))
         return
-    print(
-        f"{exported.effects} effects, {exported.events} events, {exported.contracts} contracts",
-        file=sys.stderr,
+    numbers = (
+        (exported.effects, "effect"),
+        (exported.events, "event"),
+        (exported.contracts, "contract"),
     )
+    print(", ".join(counted(*number) for number in numbers), file=sys.stderr)
 
 
 @app.command("verify")
@@ -115,11 +118,12 @@ def _show(report: TraceReport) -> None:
     hidden = report.violation_count - len(report.violations)
     if hidden:
         print(f"and {hidden} more")
-    verdict = "clean" if report.clean else f"{report.violation_count} violations"
-    print(f"{verdict}: {report.effects} effects, {report.events} events")
+    verdict = "clean" if report.clean else counted(report.violation_count, "violation")
+    effects, events = counted(report.effects, "effect"), counted(report.events, "event")
+    print(f"{verdict}: {effects}, {events}")
     if report.pruned_effects:
         print(
-            f"of {report.pruned_effects} effects the first events were pruned; "
+            f"of {counted(report.pruned_effects, 'effect')} the first events were pruned; "
             "what is left of them was checked (--whole counts them as violations)"
         )
 

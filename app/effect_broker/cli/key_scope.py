@@ -13,6 +13,7 @@ from typing import Final
 
 from effect_broker.cli.checks import Findings, ok, warn
 from effect_broker.store.diagnosis import RecentKey
+from effect_contracts.counting import counted
 from effect_contracts.key_smells import MEANINGS, Smell, key_shape, key_smells
 
 CHECK: Final = "key_scope"
@@ -64,17 +65,17 @@ def key_scope_findings(recent: Sequence[RecentKey]) -> Findings:
     for scope in scopes[:_LINES_MAX]:
         yield warn(
             CHECK,
-            f"{scope.keys} of the {scope.sampled} latest operation keys of {scope.tenant} for "
-            f"{scope.tool} {MEANINGS[scope.smell]}. Shape: {scope.shape}",
+            f"{scope.keys} of {counted(scope.sampled, 'recent operation key')} of {scope.tenant} "
+            f"for {scope.tool}: such keys {MEANINGS[scope.smell]}. Shape: {scope.shape}",
             _REMEDY,
         )
     if len(scopes) > _LINES_MAX:
         rest = scopes[_LINES_MAX:]
         yield warn(
             CHECK,
-            f"{sum(scope.keys for scope in rest)} more keys of "
-            f"{len({(scope.tenant, scope.tool) for scope in rest})} more tools look wrong",
+            f"looking wrong besides: {counted(sum(scope.keys for scope in rest), 'key')} of "
+            f"{counted(len({(scope.tenant, scope.tool) for scope in rest}), 'tool')}",
             _REMEDY,
         )
     if not scopes:
-        yield ok(CHECK, f"{len(recent)} recent operation keys look like intents")
+        yield ok(CHECK, f"of {counted(len(recent), 'recent operation key')}, none looks wrong")

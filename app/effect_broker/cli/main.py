@@ -1,7 +1,8 @@
 """The root of the command line, and the one boundary at which errors become sentences.
 
 Exit codes: 0 done, 1 it did not work (the text says what to do), 2 the command was not understood,
-3 the answer is "not yet" or "not known" (`effects wait`), 130 interrupted.
+3 the answer is "not yet" or "not known" (`effects wait`), 4 nothing could be tried from here, so
+that nothing was learned (`contracts conformance`, `contracts certify`), 130 interrupted.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import typer
 from effect_broker.cli.output import complain
 from effect_broker.config import ConfigurationProblem, Settings, load_settings
 from effect_broker.secretrefs import SecretReferences
+from effect_contracts.counting import counted
 
 app = typer.Typer(help="The broker for agents that speak MCP.", no_args_is_help=True)
 
@@ -55,7 +56,8 @@ def serve(http: HttpOption = None) -> None:
 def proxy(
     config: Annotated[Path, typer.Option("--config", help="The YAML file of the proxy.")],
     check: Annotated[
-        bool, typer.Option("--check", help="Look at the file and the upstream, and end.")
+        bool,
+        typer.Option("--check", help="Look at the file, the upstream and the contracts, and end."),
     ] = False,
 ) -> None:
     """Stand in front of an MCP server; tools with a contract become effects of the broker."""
@@ -79,7 +81,9 @@ def proxy(
             try:
                 await made.check()
                 if check:
-                    typer.echo(f"{config}: good; {len(read.tools)} tools are named")
+                    await made.check_contracts()
+                    named = counted(len(read.tools), "tool is", "tools are")
+                    typer.echo(f"{config}: good; {named} named")
                 elif read.front is None:
                     await serve_stdio(made.server)
                 else:

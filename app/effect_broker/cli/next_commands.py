@@ -27,8 +27,8 @@ _SAYS: Final = {
     Conclusion.NOT_COMMITTED: "if you have looked and it is not there",
     Conclusion.FAILED: "if nobody needs it any more, whatever happened",
 }
-_DONE, _HOLD, _ID, _MOMENT, _WHERE, _WHY = PLACEHOLDERS = (
-    "WHAT_WAS_DONE", "HOLD_ID", "THE_TARGETS_ID", "MOMENT", "WHERE", "WHY",
+_DONE, _FILE, _HOLD, _ID, _MOMENT, _WHERE, _WHY = PLACEHOLDERS = (
+    "WHAT_WAS_DONE", "FILE", "HOLD_ID", "THE_TARGETS_ID", "MOMENT", "WHERE", "WHY",
 )  # fmt: skip
 _LOOKED: Final = f"kind=dashboard,ref={_WHERE},observed={_MOMENT}"
 
@@ -61,8 +61,7 @@ def confirmations(
 def holds_of(snapshot: Snapshot) -> frozenset[Hold]:
     """Return what keeps the effect from being sent, also where no worker has seen it yet."""
     decision = decide(snapshot.facts, snapshot.document.policy(), snapshot.now)
-    waits = decision.reason == Reason.AWAITING_APPROVAL
-    return snapshot.facts.holds | ({Hold.AWAITING_APPROVAL} if waits else frozenset())
+    return snapshot.facts.holds | {hold for hold in Hold if hold.value == decision.reason}
 
 
 def _commands(
@@ -118,6 +117,13 @@ def _lifting(tenant: str, held: frozenset[Hold]) -> Iterator[Command]:
         yield Command("to let it go on", f"effect-broker holds lift {_HOLD} --reason {_WHY}")
     if Hold.TENANT_DISABLED in held:
         yield Command("to let it go on", shlex.join(("effect-broker", "tenants", "enable", tenant)))
+    if Hold.AWAITING_CERTIFICATE in held:
+        yield Command("to see what has ended, and why", "effect-broker contracts certificate list")
+    if Hold.AWAITING_CERTIFICATE in held:
+        yield Command(
+            "to certify the target",
+            f"effect-broker contracts certify {_FILE} --arguments {_FILE}",
+        )
     if Hold.DATABASE_RESTORED in held:
         yield Command(
             "once you know what may be lost",

@@ -14,6 +14,9 @@ from rich.table import Table
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
+# Nothing was learned, because something is missing on this side; 1 would say that it was.
+EXIT_COULD_NOT_RUN: Final = 4
+
 # What is copied into the next command: the id of an effect, of one of its events, of a hold.
 _ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\.[0-9]+(\.[0-9a-f]{8})?)?")
 # Folded to less than this, a column cannot be read any more.
@@ -67,6 +70,20 @@ def print_table(
 def print_line(text: str) -> None:
     """Print a line to copy: however long, it is not broken."""
     print(_plain(text))
+
+
+def tell_progress(text: str) -> None:
+    """Say how far it is: on a terminal in one line that the next replaces, else in whole lines."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+    else:
+        print(text, file=sys.stderr, flush=True)
+
+
+def end_progress() -> None:
+    """Leave the terminal's line to what follows."""
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def console() -> Console:

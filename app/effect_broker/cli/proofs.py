@@ -16,6 +16,7 @@ import typer
 
 from effect_broker.cli import agent, simulation
 from effect_broker.cli.output import AsJson, complain, console, print_json, print_table
+from effect_contracts.counting import counted
 
 if TYPE_CHECKING:
     from effect_broker.proof.broker import ProofBroker
@@ -116,7 +117,7 @@ def crash_matrix(
             _write_json(bodies, file)
         else:
             rows = ([cell.target, cell.point, cell.fault] for cell in cells)
-            print_table(f"{len(cells)} cells", ["class", "place", "fault"], rows)
+            print_table(counted(len(cells), "cell"), ["class", "place", "fault"], rows)
         return
     tell = _teller(as_json and file is None)
     body, results = _run_matrix(cells, lanes, keep, tell)
@@ -167,13 +168,14 @@ def _print_matrix(results: Sequence[CellResult]) -> None:
 def _complain_of_matrix(body: Mapping[str, Any]) -> None:
     """End with what did not hold, and with what did not run where everything has to."""
     if body["failed"]:
-        complain(f"{body['failed']} of {body['cells']} cells did not hold")
+        complain(f"{body['failed']} of {counted(body['cells'], 'cell')} did not hold")
     if body["not_run"]:
-        text = f"{body['not_run']} of {body['cells']} cells could not run here"
+        text = f"{body['not_run']} of {counted(body['cells'], 'cell')} could not run here"
         if os.environ.get("REQUIRE_ALL") == "1":
             complain(f"{text} (REQUIRE_ALL=1: everything must run)")
         typer.echo(text, err=True)
-    typer.echo(f"{body['held']} of {body['cells']} cells held in {body['seconds']:.0f} s", err=True)
+    held = f"{body['held']} of {counted(body['cells'], 'cell')} held"
+    typer.echo(f"{held} in {body['seconds']:.0f} s", err=True)
 
 
 def _write_json(value: Any, file: Path | None) -> None:

@@ -22,6 +22,7 @@ from effect_broker.receipts import receipt_document
 from effect_broker.store.roles import DatabaseRole
 from effect_broker.store.signatures import BATCH_RECEIPTS, LateSignatures
 from effect_contracts.canonical import parse_strict
+from effect_contracts.counting import counted
 from effect_contracts.signed_receipts import (
     DOCUMENT_BYTES_MAX,
     DocumentUnreadable,
@@ -163,7 +164,7 @@ def sign(
         print_json({"signed": count, "key_id": signer.key_id, "complete": done})
         return
     print(
-        f"{count} receipts signed with key {signer.key_id}"
+        f"{counted(count, 'receipt')} signed with key {signer.key_id}"
         + ("" if done else "; there may be more")
     )
 

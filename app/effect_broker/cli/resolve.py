@@ -21,6 +21,7 @@ from effect_broker.cli.desk import (
     desk,
     known_effect,
     signer,
+    trusted,
 )
 from effect_broker.cli.next_commands import replaced
 from effect_broker.cli.output import AsJson, complain, print_json
@@ -134,7 +135,9 @@ def recorded(
     async def work(found: Logins) -> tuple[EffectDetail, Recorded]:
         async with desk(found, tenant) as at, opened(found.of(DatabaseRole.API)) as pool:
             effect_id: UUID = at.effect_id(effect, operation_key)
-            store = PostgresApiStore(pool, signer=signer(found.settings))
+            store = PostgresApiStore(
+                pool, signer=signer(found.settings), trusted=trusted(found.settings)
+            )
             said = await record(store, at.tenant.tenant_id, effect_id)
             return await store.effect(at.tenant.tenant_id, effect_id), said
 

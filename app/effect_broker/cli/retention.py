@@ -15,6 +15,7 @@ from effect_broker.keyring import AesVault
 from effect_broker.protocol.ports import StoreError
 from effect_broker.store.retention import BEFORE_ALL, Place, Retention, Stage
 from effect_broker.store.roles import DatabaseRole
+from effect_contracts.counting import counted
 
 NEVER: Final = "never"
 _STAGES: Final = {Stage.ENGINE: "finished runs", Stage.PAYLOADS: "payloads", Stage.ROWS: "rows"}
@@ -80,7 +81,7 @@ def _round(ages: dict[Stage, float], batch: int, as_json: bool) -> None:
         print_json({s.name.lower(): {"effects": e, "removed": r} for s, (e, r) in done.items()})
         return
     for stage, (effects, removed) in done.items():
-        print(f"{_STAGES[stage]}: {removed} removed, of {effects} effects")
+        print(f"{_STAGES[stage]}: {removed} removed, of {counted(effects, 'effect')}")
 
 
 def _ages(engine_after: str, payloads_after: str, rows_after: str) -> dict[Stage, float]:
@@ -131,6 +132,7 @@ def rotate(
     if as_json:
         print_json({"read": read, "sealed_anew": sealed, "deliveries_under_old_keys": waiting})
         return
-    print(f"{sealed} of {read} payloads were sealed anew under the active key")
+    print(f"sealed anew under the active key: {sealed} of {counted(read, 'payload')}")
     if waiting:
-        print(f"{waiting} deliveries of the inbox wait under an old key; they end within 7 days")
+        deliveries = counted(waiting, "delivery", "deliveries")
+        print(f"waiting in the inbox under an old key: {deliveries}, for 7 days at most")

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from effect_broker.cli.contracts import document_of
-from effect_broker.cli.output import AsJson, complain, console, print_json, print_table
+from effect_broker.cli.output import (
+    AsJson,
+    complain,
+    console,
+    end_progress,
+    print_json,
+    print_table,
+    tell_progress,
+)
+from effect_contracts.counting import counted
 
 if TYPE_CHECKING:
     from effect_broker.proof.simulation.verdicts import Verdict
@@ -51,7 +60,8 @@ def simulate(
     for verdict in verdicts(document, schedules, seed):
         found.append(verdict)
         if not as_json:
-            typer.echo(f"tried {len(found)} faults\r", nl=False, err=True)
+            tell_progress(f"tried {counted(len(found), 'fault')}")
+    end_progress()
     if as_json:
         print_json(_report(document, found, seed))
     else:
@@ -101,8 +111,8 @@ def _print(document: ContractDocument, found: list[Verdict], stories: bool) -> N
             print_table(f"{document.name} {document.version}: {title}", columns, rows)
     most = max(verdict.schedules for verdict in found)
     console().print(
-        f"“no” means: not in {most} schedules. A parked effect waits for a person; nothing is "
-        "sent again behind their back."
+        f"“no” means: not in {counted(most, 'schedule')}. A parked effect waits for a person; "
+        "nothing is sent again behind their back."
     )
     for verdict in found:
         for line in verdict.broken:

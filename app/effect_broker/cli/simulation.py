@@ -13,6 +13,7 @@ import typer
 
 from effect_broker.cli.output import AsJson, complain, console, print_json, print_table
 from effect_broker.clock import SystemClock
+from effect_contracts.counting import counted
 
 if TYPE_CHECKING:
     from effect_broker.proof.simulation.campaign import Broken, Tally
@@ -84,9 +85,10 @@ def _campaign(seed: int, schedules: int, processes: int, as_json: bool) -> None:
         if tally.schedules - told >= _TOLD_EVERY_SCHEDULES:
             told = tally.schedules
             rate = tally.schedules / max(clock.boot_seconds() - began, 1e-9)
-            typer.echo(f"{tally.schedules} schedules, {rate:.0f} a second", err=True)
+            typer.echo(f"{counted(tally.schedules, 'schedule')}, {rate:.0f} a second", err=True)
 
-    typer.echo(f"seeds from {seed}, {schedules} schedules, {processes} processes", err=True)
+    asked = f"{counted(schedules, 'schedule')}, {counted(processes, 'process', 'processes')}"
+    typer.echo(f"seeds from {seed}, {asked}", err=True)
     tally = run_campaign(seed, schedules, processes=processes, told=tell)
     seconds = clock.boot_seconds() - began
     stories: list[dict[str, Any]] = []
@@ -124,7 +126,8 @@ def _explore(depth: Depth, limit: int | None, processes: int, as_json: bool) -> 
             row["replay"] = f"{name}@{spelled(seen.picks)}"
             row["story"] = replay(cell.scope, depth, seen.picks)[1]
         rows.append(row)
-        typer.echo(f"{name}: {seen.schedules} schedules, {seen.states} states", err=True)
+        told = f"{counted(seen.schedules, 'schedule')}, {counted(seen.states, 'state')}"
+        typer.echo(f"{name}: {told}", err=True)
     if as_json:
         print_json(rows)
     else:
@@ -217,7 +220,7 @@ def _print(tally: Tally, seed: int, seconds: float, stories: list[dict[str, Any]
     from effect_broker.proof.simulation.invariants import MEANINGS
 
     print_table(
-        f"{tally.schedules} schedules from seed {seed} in {seconds:.0f} s",
+        f"{counted(tally.schedules, 'schedule')} from seed {seed} in {seconds:.0f} s",
         ["invariant", "what must hold", "tried", "broken"],
         (
             (invariant.value, meaning, tally.tried[invariant], tally.broken[invariant])

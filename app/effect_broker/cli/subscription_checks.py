@@ -8,6 +8,7 @@ from typing import Final
 from effect_broker.cli import checks
 from effect_broker.cli.checks import Finding
 from effect_broker.store.subscriptions import Standing
+from effect_contracts.counting import counted
 
 # Those in trouble come first, so that more than this would only repeat what is said.
 STANDINGS_MAX: Final = 1000
@@ -36,7 +37,7 @@ def subscription_findings(found: Sequence[Standing]) -> Iterator[Finding]:
             "`effect-broker subscriptions dead-letters ID`, then `redeliver`",
         )  # fmt: skip
     if not (paused or failing or dead):
-        yield checks.ok(_CHECK, f"{len(found)} subscriptions, none in trouble")
+        yield checks.ok(_CHECK, f"{counted(len(found), 'subscription')}, none in trouble")
 
 
 def _named(found: Sequence[Standing]) -> str:

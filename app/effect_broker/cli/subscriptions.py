@@ -13,18 +13,21 @@ import typer
 from effect_broker.assembly import key_ring, subscribing
 from effect_broker.cli.access import Logins, logins, opened, plain, run
 from effect_broker.cli.desk import TenantOption, desk, operator
+from effect_broker.cli.durations import seconds_of
 from effect_broker.cli.output import AsJson, complain, print_json, print_table
 from effect_broker.keyring import AesVault
 from effect_broker.reading import PAGE_LIMIT_DEFAULT, PAGE_LIMIT_MAX, CursorInvalid
 from effect_broker.store.roles import DatabaseRole
 from effect_broker.subscriptions import (
     DESCRIPTION_CHARS_MAX,
+    OVERLAP_SECONDS_MAX,
     DeadLetters,
     Subscribing,
     SubscriptionOrder,
     SubscriptionRecord,
 )
-from effect_contracts.errors import InvalidRequest, NotFound, RequestMalformed
+from effect_contracts.counting import counted
+from effect_contracts.errors import InvalidRequest, LimitReached, NotFound, RequestMalformed
 from effect_contracts.event_stream import EventFilter
 from effect_contracts.facts import EffectState
 
@@ -33,6 +36,7 @@ app = typer.Typer(
 )
 
 _COLUMNS: Final = ("id", "status", "url", "of", "waiting", "dead", "delivered", "last code")
+_FIRST_TO_GO: Final = ("of", "delivered", "dead", "waiting")
 _LETTER_COLUMNS: Final = ("event", "type", "tries", "given up", "code", "http")
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="As `subscriptions list` shows it.")]
@@ -49,8 +53,13 @@ class _Counter:
 @asynccontextmanager
 async def _counter(found: Logins, tenant: str | None) -> AsyncIterator[_Counter]:
     vault = AesVault(key_ring(found.settings))
+    settings = found.settings
+    if not settings.production:
+        # This machine's own receivers, as the workers of `effect-broker up` reach them. Whether
+        # another worker does is for its own settings to say, when it connects.
+        settings = settings.with_loopback()
     async with desk(found, tenant) as at, opened(found.of(DatabaseRole.API)) as pool:
-        yield _Counter(subscribing(found.settings, pool, vault), at.tenant.tenant_id)
+        yield _Counter(subscribing(settings, pool, vault), at.tenant.tenant_id)
 
 
 @app.command("create")
@@ -86,7 +95,8 @@ def create(
         except InvalidRequest:
             complain(
                 "nothing may be posted to this URL: it is https with a host whose address is "
-                "public, or in EFFECT_BROKER_EVENT_NETWORKS; no user and no fragment", 2,
+                "public, or in EFFECT_BROKER_EVENT_NETWORKS of this command, of the API and of "
+                "the workers; no user and no fragment", 2,
             )  # fmt: skip
         except RequestMalformed:
             complain("--after is no cursor of this tenant's events", 2)
@@ -119,7 +129,7 @@ def list_subscriptions(tenant: TenantOption = None, as_json: AsJson = False) -> 
          r.last_code or "")
         for r in records
     ]  # fmt: skip
-    print_table("subscriptions", _COLUMNS, rows)
+    print_table("subscriptions", _COLUMNS, rows, first_to_go=_FIRST_TO_GO)
 
 
 def _told(
@@ -161,6 +171,45 @@ def resume(subscription: IdArgument, tenant: TenantOption = None) -> None:
     """Let a subscription go on where it stands, also one that was paused for failing."""
     known = _told(Subscribing.resume, subscription, tenant)
     print(f"subscription {known} goes on")
+
+
+@app.command("replace-secret")
+def replace_secret(
+    subscription: IdArgument,
+    overlap: Annotated[
+        str, typer.Option(help="How long the old one signs too; 0 ends it at once.")
+    ] = "1d",
+    tenant: TenantOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a new secret, which is shown this once; for a time deliveries are signed with both."""
+    known, seconds = _known(subscription), seconds_of(overlap)
+    if seconds > OVERLAP_SECONDS_MAX:
+        complain(f"--overlap is at most {OVERLAP_SECONDS_MAX / 86_400:.0f}d", 2)
+
+    async def work(found: Logins) -> tuple[SubscriptionRecord, str]:
+        async with _counter(found, tenant) as at:
+            return await at.subscribing.replace_secret(at.tenant_id, known, seconds)
+
+    with logins() as found:
+        try:
+            record, secret = run(work(found))
+        except NotFound:
+            _missing(known)
+        except LimitReached:
+            complain(
+                "as many old secrets as may be sign still: wait until one has ended, or "
+                "end all of them with --overlap 0"
+            )
+    if as_json:
+        print_json(record.to_json() | {"secret": secret})
+        return
+    print(f"secret       {secret}   (it is not shown again)")
+    until = record.old_secret_until
+    if until is None:
+        print("the old one signs nothing any more")
+    else:
+        print(f"give it to the receiver before {until:%Y-%m-%d %H:%M:%S}Z; until then both sign")
 
 
 @app.command("dead-letters")
@@ -230,7 +279,7 @@ def redeliver(
     if as_json:
         print_json({"redelivered": again})
         return
-    print(f"{again} events wait for their delivery again")
+    print(f"{counted(again, 'event waits for its', 'events wait for their')} delivery again")
 
 
 def _status(record: SubscriptionRecord) -> str:

@@ -201,7 +201,7 @@ def list_keys(
         for r in records
     ]  # fmt: skip
     columns = ("id", "tenant", "scopes", "created", "expires", "revoked")
-    print_table("API keys", columns, rows)
+    print_table("API keys", columns, rows, first_to_go=("created", "scopes"))
 
 
 @keys_app.command("revoke")

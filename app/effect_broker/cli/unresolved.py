@@ -17,7 +17,7 @@ import typer
 
 from effect_broker.api.unresolved import page_body
 from effect_broker.cli.access import Logins, logins, opened, plain, run
-from effect_broker.cli.desk import TenantOption, desk, text
+from effect_broker.cli.desk import TenantOption, desk, text, trusted
 from effect_broker.cli.durations import seconds_of, span
 from effect_broker.cli.output import AsJson, complain, print_json
 from effect_broker.cli.reasons import LISTED, Words, words_of
@@ -118,7 +118,7 @@ def unresolved(
 async def _of_all(found: Logins, filters: UnresolvedFilter, limit: int) -> _Listing:
     """The first page of every tenant, merged and cut."""
     async with opened(found.of(DatabaseRole.WORKER)) as pool:
-        store = PostgresApiStore(pool)
+        store = PostgresApiStore(pool, trusted=trusted(found.settings))
         pages = [
             await store.unresolved(record.tenant_id, filters, None, limit)
             for record in await Tenants(pool).tenants()

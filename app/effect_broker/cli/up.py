@@ -43,6 +43,7 @@ from effect_broker.store.pool import make_pool
 from effect_broker.store.roles import DatabaseRole
 from effect_broker.store.tenants import Authentication, TenantRecord, Tenants
 from effect_contracts.catalog import catalog_documents
+from effect_contracts.counting import counted
 from effect_contracts.document import ContractDocument
 from effect_contracts.errors import EffectError
 
@@ -69,12 +70,17 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help="Of the API; 0 takes a
 
 @dataclass(frozen=True, slots=True)
 class _Broker:
-    """What stands when all is ready."""
+    """What stands when all is ready.
+
+    Attributes:
+        direct_url: the API's own login at the database, where it asks for no password.
+    """
 
     url: str
     home: Path
     tenant: str
     tools: tuple[str, ...]
+    direct_url: str | None
     api_key: str = field(repr=False)
 
     @property
@@ -138,13 +144,17 @@ def _run(settings: Settings, port: int, target_port: int, workers: int, as_json:
         tenant, api_key = asyncio.run(_prepare(login.url, ring, documents, known_key))
         if api_key != known_key:
             _write_secret(home / _API_KEY_NAME, api_key + "\n")
-        processes = Stack(home / _LOGS_NAME, _environment(settings, login.url, home))
+        environment = _environment(settings, login.url, home)
+        processes = Stack(home / _LOGS_NAME, environment)
         running = _Processes(processes)
         stack.callback(running.end)
         _tell("starting target, API and workers", as_json)
         url = running.start(port, target_port, workers, home)
         tools = tuple(document.tool for document in documents)
-        _announce(_Broker(url, home, tenant, tools, api_key), workers, as_json)
+        direct_url = environment.get("EFFECT_BROKER_API_DATABASE_URL")
+        if direct_url is not None and urlsplit(direct_url).password is not None:
+            direct_url = None
+        _announce(_Broker(url, home, tenant, tools, direct_url, api_key), workers, as_json)
         running.watch()
 
 
@@ -312,6 +322,8 @@ def _local(name: str, origin: str) -> ContractDocument:
 def _environment(settings: Settings, url: str, home: Path) -> dict[str, str]:
     """Settings of the children beside our own; each logs in as itself where the server lets it."""
     environment = {"EFFECT_BROKER_HOME": str(home)}
+    # Nobody else's machine: a receiver that is tried beside the broker is on it, too.
+    environment["EFFECT_BROKER_EVENT_NETWORKS"] = settings.with_loopback().event_networks
     if any_url(settings):
         return environment
     trusts = urlsplit(url).password is None
@@ -394,6 +406,7 @@ def _announce(broker: _Broker, workers: int, as_json: bool) -> None:
                 "tools": list(broker.tools),
                 "workers": workers,
                 "home": str(broker.home),
+                "api_database_url": broker.direct_url,
                 "curl": broker.curl,
             }
         )
@@ -401,9 +414,10 @@ def _announce(broker: _Broker, workers: int, as_json: bool) -> None:
         return
     lines = (
         f"effect-broker is up at {broker.url} (API description: {broker.url}/openapi.json)",
-        f"  tenant  {broker.tenant}, {workers} workers",
+        f"  tenant  {broker.tenant}, {counted(workers, 'worker')}",
         f"  tools   {', '.join(broker.tools)}",
         f"  state   {broker.home} (logs in {_LOGS_NAME}/)",
+        *([f"  direct  {shlex.quote(broker.direct_url)}"] if broker.direct_url else []),
         "",
         "Paste this into another terminal; pasted again, it is a replay and no second charge:",
         "",

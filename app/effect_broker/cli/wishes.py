@@ -20,6 +20,7 @@ from effect_broker.cli.desk import (
     operator,
     signer,
     text,
+    trusted,
 )
 from effect_broker.cli.effect_wait import next_step
 from effect_broker.cli.next_commands import replaced
@@ -78,7 +79,9 @@ def _asked(
         async with desk(found, tenant) as at, opened(found.of(DatabaseRole.API)) as pool:
             tenant_id: UUID = at.tenant.tenant_id
             effect_id = at.effect_id(effect, operation_key)
-            store = PostgresApiStore(pool, signer=signer(found.settings))
+            store = PostgresApiStore(
+                pool, signer=signer(found.settings), trusted=trusted(found.settings)
+            )
             granted = await store.change(tenant_id, effect_id, wish)
             return granted, await store.effect(tenant_id, effect_id)
 

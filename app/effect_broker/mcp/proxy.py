@@ -38,7 +38,8 @@ from effect_broker.mcp.mirror import mirror_problem, mirrored
 from effect_broker.mcp.proxy_config import READ_ONLY, ContractedTool, ProxyConfig
 from effect_broker.mcp.upstream import Upstream, UpstreamLost
 from effect_broker.mcp.words import Refusal, refusal, told
-from effect_broker.sdk import AsyncBroker, BrokerError, Outcome, Succeeded
+from effect_broker.sdk import AsyncBroker, BrokerError, Outcome, RequestRefused, Succeeded
+from effect_contracts.problem_codes import ProblemCode
 
 RECEIPT_META: Final = "dev.effect-broker/receipt"
 
@@ -95,6 +96,33 @@ class Proxy:
                 problems += [] if problem is None else [f"/tools/{name}: {problem}"]
         if problems:
             raise ConfigurationProblem("; ".join(problems))
+
+    async def check_contracts(self) -> None:
+        """See that the broker has a contract for every tool that is to become an effect.
+
+        Raises:
+            ConfigurationProblem: names those that it has none for.
+            BrokerError: the broker did not say.
+        """
+        problems = []
+        for name, entry in self._config.tools.items():
+            if not isinstance(entry, ContractedTool):
+                continue
+            place = f"/tools/{name}/effect"
+            try:
+                found = await self._broker.tool(entry.effect)
+            except RequestRefused as refusal:
+                if refusal.code != ProblemCode.UNKNOWN_TOOL:
+                    raise
+                problems.append(f"{place}: no active contract has the tool {entry.effect}")
+                continue
+            if found.sent_by != "broker":
+                problems.append(
+                    f"{place}: the contract of {entry.effect} has its caller perform it"
+                )
+        if problems:
+            hint = "`effect-broker contracts list` shows the tools that there are"
+            raise ConfigurationProblem(f"{'; '.join(problems)}. {hint}")
 
     async def close(self) -> None:
         """End the line to the upstream; effects that are under way go on."""

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, assert_never
 from uuid import UUID
 
 from effect_adapters.base import Answer
+from effect_broker.proof.memory_certificates import MemoryCertificates, has_come
 from effect_broker.protocol import election
 from effect_broker.protocol.ports import (
     Acknowledge,
@@ -55,6 +56,7 @@ from effect_contracts.facts import (
     FINAL_STATES,
     Alert,
     Attempt,
+    Certified,
     Conclusion,
     EffectState,
     Evidence,
@@ -139,6 +141,7 @@ class MemoryStore:
         self._active: dict[str, bytes] = {}
         self.frozen: set[tuple[UUID, str, str]] = set()
         self.holds: set[Hold] = set()
+        self.certificates = MemoryCertificates(now)
 
     # Contracts and submit --------------------------------------------------------------------
 
@@ -330,6 +333,9 @@ class MemoryStore:
         holds = set(self.holds)
         if (intent.tenant_id, intent.contract_name, intent.contract_version) in self.frozen:
             holds.add(Hold.FROZEN)
+        certificates: tuple[Certified, ...] = ()
+        if document.policy().certificate is not None:
+            certificates = self.certificates.in_force(intent.contract_digest)
         facts = Facts(
             attempts=tuple(a.fact for a in row.attempts),
             evidence=tuple(e.fact for e in decisive),
@@ -341,6 +347,7 @@ class MemoryStore:
             holds=frozenset(holds),
             send_before=row.send_before,
             approved_at=row.approved_at,
+            certificates=certificates,
             jitter_seed=intent.effect_id.int,
         )
         mutated = [o for o, kind in row.mutations.items() if kind == "mutation"]
@@ -377,6 +384,7 @@ class MemoryStore:
         if any(isinstance(write, FreezeContract) for write in writes):
             intent = row.intent
             self.frozen.add((intent.tenant_id, intent.contract_name, intent.contract_version))
+            self.certificates.found_lying(intent.contract_digest)
         for name in ("intent", "attempts", "evidence", "payloads", "events", "mutations"):
             setattr(row, name, getattr(copy, name))
         for name in (
@@ -493,6 +501,16 @@ class MemoryStore:
         )
         row.events.append(MemoryEvent(row.intent.version, write, self._now()))
 
+    async def release_certified(
+        self, limit: int, identity_of: Callable[[ContractDocument], str]
+    ) -> int:
+        """See `effect_broker.repair.CertifiedEffects`."""
+        snapshots = {row.intent.effect_id: self._snapshot(row) for row in self._rows.values()}
+        waiting = [i for i, s in snapshots.items() if has_come(s, identity_of(s.document))][:limit]
+        for effect_id in waiting:
+            self._release(self._rows[effect_id])
+        return len(waiting)
+
     async def release_lifted(self, limit: int) -> int:
         """See `effect_broker.repair.RunStore.release_lifted`."""
         now, released = self._now(), 0
@@ -503,10 +521,13 @@ class MemoryStore:
                 continue
             if row.intent.reason in {hold.value for hold in self._snapshot(row).facts.holds}:
                 continue
-            row.parked = False
-            row.intent = replace(row.intent, next_action_at=now, updated_at=now)
+            self._release(row)
             released += 1
         return released
+
+    def _release(self, row: _Row) -> None:
+        now, row.parked = self._now(), False
+        row.intent = replace(row.intent, next_action_at=now, updated_at=now)
 
     def due(self) -> tuple[Intent, ...]:
         """Return what the reconcile loop would take up, liveness of runs left aside."""

@@ -559,3 +559,5 @@ class Ports:
     process: Process
     new_id: Callable[[], UUID]
     reach: Reach
+    # Told when a run begins to wait for its target: others may compute meanwhile.
+    waits: Callable[[], None] = lambda: None

@@ -21,6 +21,9 @@ StepResult = Mapping[str, str | int | None]
 # a run small; it is far above what any contract needs in one go.
 STEPS_MAX = 64
 
+# Of the run that a submit enqueues.
+GENERATION_FIRST = 1
+
 
 class StepCalls(Protocol):
     """The three steps of one effect and generation, as the engine calls and records them."""
@@ -30,6 +33,32 @@ class StepCalls(Protocol):
     def dispatch(self, version: int, ordinal: int) -> Awaitable[StepResult]: ...
 
     def probe(self, version: int) -> Awaitable[StepResult]: ...
+
+
+class Parts(StepCalls, Protocol):
+    """The steps themselves, which record nothing."""
+
+    def begin(self) -> Awaitable[StepResult]: ...
+
+
+async def opened(parts: Parts, *, new: bool) -> StepResult:
+    """What the engine records as `reserve`: see what is next, and where that is to send, send.
+
+    One recorded step instead of two, for nearly every effect. Nothing is lost with the record in
+    between: whoever enters this again meets the attempt's row, as after any other step.
+
+    Args:
+        new: of the first step of an effect's first run. Nobody has touched the effect, if all goes
+            well, so that it is sent without being read first (`steps.begin`).
+    """
+    if new:
+        seen = await parts.begin()
+        if Next(str(seen["next"])) is not Next.RELOAD:
+            return seen
+    seen = await parts.reserve()
+    if Next(str(seen["next"])) is Next.DISPATCH:
+        seen = await parts.dispatch(_number(seen, "version"), _number(seen, "ordinal"))
+    return seen
 
 
 async def drive(steps: StepCalls) -> str:

@@ -61,6 +61,10 @@ T = TypeVar("T")
 # loop starts the next. A slot of the worker is cheaper than a new run for a few seconds.
 SHORT_WAIT_SECONDS = 5.0
 
+# Of an effect as its submit has left it.
+_VERSION_FIRST = 1
+_ORDINAL_FIRST = 1
+
 # A probe asks one question; the contract's attempt deadline bounds it, and so does this.
 PROBE_SECONDS_MAX = 30.0
 
@@ -109,6 +113,20 @@ async def reserve(ports: Ports, tenant_id: UUID, effect_id: UUID, generation: in
             return replace(seen, next=Next.END)
 
 
+async def begin(ports: Ports, tenant_id: UUID, effect_id: UUID) -> View:
+    """Send a new effect on the version that its submit has left, without reading it first.
+
+    A guess, which transaction 1 judges as it judges every decision: whatever has become of the
+    effect, or holds it, ends in `reload`. The fault points are those of the reserve that it spares.
+
+    Raises:
+        As `dispatch`.
+    """
+    ports.reach(FaultPoint.BEFORE_RESERVE)
+    ports.reach(FaultPoint.AFTER_RESERVE)
+    return await dispatch(ports, tenant_id, effect_id, _VERSION_FIRST, _ORDINAL_FIRST)
+
+
 async def dispatch(
     ports: Ports, tenant_id: UUID, effect_id: UUID, version: int, ordinal: int
 ) -> View:
@@ -148,6 +166,7 @@ async def _dispatched(
         budget=Budget(began + permission.deadline_seconds, ports.clock.boot_seconds),
         reach=ports.reach,
     )
+    ports.waits()
     if document.safety is SafetyClass.TRANSACTIONAL:
         return await _mutated(ports, cast(TransactionalAdapter, adapter), call)
     return await _sent(ports, cast(Adapter, adapter), call)
@@ -196,6 +215,7 @@ async def probe(ports: Ports, tenant_id: UUID, effect_id: UUID, version: int) ->
         budget=Budget(began + timeout, ports.clock.boot_seconds),
         reach=ports.reach,
     )
+    ports.waits()
     finding = await asking.probe(call)
     ports.reach(FaultPoint.AFTER_PROBE_ANSWER)
     covers = start.covers_through

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from effect_broker.protocol.ports import Change, Intent, Plan, Sealed, Snapshot
 from effect_contracts.canonical import JsonValue
-from effect_contracts.facts import SafetyClass
+from effect_contracts.facts import Alert, SafetyClass
 
 T = TypeVar("T")
 
@@ -54,6 +54,23 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """What else the row of an intent says that nothing links to other effects.
+
+    Attributes:
+        now: the database clock of the answer. The rest is as in `effect_broker.reading`.
+    """
+
+    parked: bool
+    requested_by: str
+    trace_id: str | None
+    preview: Mapping[str, JsonValue] = field(repr=False)
+    receipt_digest: bytes | None
+    alert: Alert | None
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Submitted:
     """The intent of an operation key, new or as it stood.
 
@@ -61,11 +78,13 @@ class Submitted:
         created: False where the operation key existed; `intent` is then the stored one, and
             whether it was the same request is for the caller to judge.
         enqueued: whether a run was put into the engine's queue now; if not, reconcile does it.
+        standing: so that an answer needs no second read; None where it needs one.
     """
 
     created: bool
     intent: Intent
     enqueued: bool = False
+    standing: Standing | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMa
 from typing import Any, Final, TypeAlias, assert_never
 
 from effect_broker.receiving.running import Failed, Ran, Refused, Replayed, run_once
+from effect_broker.receiving.telling import told_failure, told_unavailable
 from effect_broker.receiving.terms import (
     SENTENCES,
     KeptResult,
@@ -216,7 +217,8 @@ class IdempotentASGI:
             return await _refuse(send, Refusal.KEY_INVALID)
         try:
             standing = await self._store.look_up(owner, key)
-        except StoreUnavailable:
+        except StoreUnavailable as error:
+            told_unavailable(error)
             return await _refuse(send, Refusal.STORE_UNAVAILABLE)
         status = 404 if standing.state is Landed.NOT_LANDED else 200
         headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
@@ -291,6 +293,7 @@ async def _forever() -> Message:
 
 
 async def _failed(send: Send, failed: Failed, answer: _Answer) -> None:
+    _tell(failed, answer)
     outcome = b"not_done" if failed.not_done else b"unknown"
     if answer.whole and answer.is_failure:
         await _send(send, answer.status, [*answer.headers, (OUTCOME, outcome)], bytes(answer.body))
@@ -303,10 +306,29 @@ async def _failed(send: Send, failed: Failed, answer: _Answer) -> None:
             code = "response_too_large"
             detail = "The answer is larger than what is kept under a key. " + detail
         await _problem(send, 500, code, detail, [(OUTCOME, outcome)])
-    said_so = isinstance(failed.error, NothingDone) and failed.error.__cause__ is None
-    if failed.error is not None and not said_so and not answer.too_large:
+    if failed.error is not None and not _said_so(failed) and not answer.too_large:
         # For the server's own log; the answer is sent already.
         raise failed.error
+
+
+def _said_so(failed: Failed) -> bool:
+    """Whether the application itself has said that nothing was done."""
+    return isinstance(failed.error, NothingDone) and failed.error.__cause__ is None
+
+
+def _tell(failed: Failed, answer: _Answer) -> None:
+    """Log what came to no result, but for an answer that the application has given as it is."""
+    later = answer.whole and answer.status in _LATER
+    if answer.whole and (failed.error is None or (later and _said_so(failed))):
+        return
+    what = "work under an idempotency key has failed"
+    if answer.too_large:
+        what = "an answer is larger than what is kept under an idempotency key"
+    elif failed.error is None:
+        what = "the application has ended without a whole answer"
+    elif _said_so(failed):
+        what = "work under an idempotency key has said that nothing was done"
+    told_failure(failed.error, not_done=failed.not_done, what=what)
 
 
 async def _refuse(send: Send, reason: Refusal) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from effect_broker.receiving.telling import told_unavailable
 from effect_broker.receiving.terms import (
     Held,
     KeptResult,
@@ -93,7 +94,8 @@ async def run_once(store: KeyStore, request: KeyedRequest, work: Work) -> Ended:
             if isinstance(claim, Refusal):
                 return Refused(claim)
             return await _worked(claim, work)
-    except StoreUnavailable:
+    except StoreUnavailable as error:
+        told_unavailable(error)
         return Refused(Refusal.STORE_UNAVAILABLE)
 
 

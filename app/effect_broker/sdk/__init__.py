@@ -43,6 +43,7 @@ from effect_broker.sdk.results import (
     Outcome,
     Receipt,
     Succeeded,
+    Tool,
     Unknown,
     WaitsForPerson,
 )
@@ -85,6 +86,7 @@ __all__ = [
     "StaleVersion",
     "Succeeded",
     "TooEarly",
+    "Tool",
     "Transacted",
     "Unavailable",
     "Unknown",

@@ -55,9 +55,11 @@ from effect_broker.sdk.results import (
     NotYet,
     Outcome,
     Receipt,
+    Tool,
     effect_from,
     outcome_of,
     receipt_from,
+    tool_from,
 )
 from effect_broker.sdk.transport import Transport, Wish
 from effect_broker.sdk.unresolved import UnresolvedPage, page_from
@@ -342,6 +344,14 @@ class AsyncBroker:
         """
         effect_id = id_of(effect)
         return receipt_from(await self._insist(lambda: self._transport.receipt(effect_id)))
+
+    async def tool(self, name: str) -> Tool:
+        """Return the contract that a submit of this tool would be bound to.
+
+        Raises:
+            RequestRefused: no active contract serves it (`unknown_tool`).
+        """
+        return tool_from(await self._insist(lambda: self._transport.tool(name)))
 
     async def unresolved(
         self,

@@ -32,7 +32,7 @@ from effect_broker.sdk.errors import Closed
 from effect_broker.sdk.joined import KeyRingSource, Transacted, at_once
 from effect_broker.sdk.patience import Deadline
 from effect_broker.sdk.performing import Performance, PerformOutcome, performed
-from effect_broker.sdk.results import Effect, Evidence, Outcome, Receipt
+from effect_broker.sdk.results import Effect, Evidence, Outcome, Receipt, Tool
 from effect_broker.sdk.unresolved import UnresolvedPage
 from effect_contracts.facts import Conclusion
 
@@ -205,6 +205,10 @@ class Broker:
     def receipt(self, effect: EffectRef) -> Receipt:
         """Return the receipt of a settled effect. See `AsyncBroker.receipt`."""
         return self._run(lambda broker: broker.receipt(effect))
+
+    def tool(self, name: str) -> Tool:
+        """Return the contract that serves a tool. See `AsyncBroker.tool`."""
+        return self._run(lambda broker: broker.tool(name))
 
     def unresolved(
         self,

@@ -11,6 +11,7 @@ import asyncio
 import ssl
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import quote
 from uuid import UUID
 
 import httpx
@@ -93,6 +94,11 @@ class HttpTransport:
     async def wish(self, effect_id: UUID, wish: Wish) -> Body:
         """As `Transport.wish`."""
         return await self._call("POST", f"/{effect_id}/{wish}")
+
+    async def tool(self, name: str) -> Body:
+        """As `Transport.tool`."""
+        path = quote(name, safe="")
+        return await self._send(self._client.build_request("GET", f"{self._url}/v1/tools/{path}"))
 
     async def unresolved(self, query: Mapping[str, str]) -> Body:
         """As `Transport.unresolved`."""

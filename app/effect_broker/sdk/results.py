@@ -97,6 +97,21 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
+class Tool:
+    """The contract that a submit of a tool would be bound to.
+
+    Attributes:
+        sent_by: `broker`, or `caller` where the contract leaves the call to `perform`.
+    """
+
+    tool: str
+    contract_name: str
+    contract_version: str
+    safety: SafetyClass
+    sent_by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Receipt:
     """The immutable record of a settled effect, of failure as well as of success.
 
@@ -276,6 +291,25 @@ def receipt_from(body: Body) -> Receipt:
         NotUnderstood.
     """
     return _read(body, _receipt, "receipt")
+
+
+def tool_from(body: Body) -> Tool:
+    """Read the answer about a tool.
+
+    Raises:
+        NotUnderstood.
+    """
+    return _read(body, _tool, "a tool")
+
+
+def _tool(body: Body) -> Tool:
+    return Tool(
+        tool=_is(str, body["tool"]),
+        contract_name=_is(str, body["contract"]["name"]),
+        contract_version=_is(str, body["contract"]["version"]),
+        safety=SafetyClass(body["safety"]),
+        sent_by=_is(str, body["sent_by"]),
+    )
 
 
 def _read(body: Body, reading: Callable[[Body], T], what: str) -> T:

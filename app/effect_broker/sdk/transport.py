@@ -47,6 +47,9 @@ class Transport(Protocol):
     async def wish(self, effect_id: UUID, wish: Wish) -> Body:
         """Ask for a look now, or for a withdrawal."""
 
+    async def tool(self, name: str) -> Body:
+        """Return the contract that a submit of this tool would be bound to."""
+
     async def unresolved(self, query: Mapping[str, str]) -> Body:
         """Return a page of the unresolved listing; `query` is that of `GET /v1/unresolved`."""
 

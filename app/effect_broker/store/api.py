@@ -7,7 +7,7 @@ own condition both stand between tenants. Listings are keyset pages, newest firs
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -28,6 +28,7 @@ from effect_broker.reading import (
 )
 from effect_broker.resolving import ProposalRecord, ResolutionRecord
 from effect_broker.store import statements as sql
+from effect_broker.store.certified import NO_KEYS
 from effect_broker.store.links import LINKS_OF, links_of
 from effect_broker.store.observing import UNOBSERVED, StoreObserver
 from effect_broker.store.pool import Pool
@@ -142,9 +143,10 @@ class PostgresApiStore(UnresolvedStore):
         boot_seconds: Callable[[], float] | None = None,
         *,
         signer: Signer | None = None,
+        trusted: Mapping[str, bytes] = NO_KEYS,
         observer: StoreObserver = UNOBSERVED,
     ) -> None:
-        super().__init__(pool, signer=signer, observer=observer)
+        super().__init__(pool, signer=signer, trusted=trusted, observer=observer)
         self._boot_seconds = boot_seconds or SystemClock().boot_seconds
         self._active: dict[str, tuple[float, ContractDocument]] = {}
 

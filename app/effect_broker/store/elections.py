@@ -10,19 +10,10 @@ from typing import Any, Final
 
 from psycopg.types.json import Jsonb
 
-from effect_broker.protocol.ports import (
-    AddReceipt,
-    Advance,
-    Change,
-    RecordOutcome,
-    Snapshot,
-    StorePayload,
-)
+from effect_broker.protocol.ports import Change, Snapshot
 from effect_broker.protocol.submission import Elected, FirstElection, Submission
 from effect_broker.store.postgres import PostgresStore
 from effect_broker.store.rows import intent_of
-from effect_contracts.canonical import canonical_bytes
-from effect_contracts.facts import Outcome
 
 # One statement in autocommit mode, as for a submit.
 ELECT: Final = """
@@ -42,17 +33,6 @@ LATERAL effect_broker.elect_effect(
     %(arguments_key_id)s, %(arguments)s, %(wire_key_id)s, %(wire)s,
     %(attempt_id)s, %(caller)s, %(target_identity)s, %(lease_seconds)s,
     %(clock_margin_seconds)s, %(key_retention_seconds)s, %(reason)s) AS s
-"""
-
-SETTLE: Final = """
-SELECT effect_broker.settle_election(
-    t.id, %(effect_id)s, %(version)s, %(generation)s, %(attempt_id)s, %(at)s, %(code)s,
-    %(external_id)s, %(result_digest)s, %(result_key_id)s, %(result)s, %(receipt_id)s,
-    %(content)s, %(receipt_digest)s, %(result_ref)s, %(event)s, %(to_state)s, %(reason)s,
-    %(actor)s, %(kind)s, %(metadata)s, %(next_action_at)s, %(signing_key_id)s, %(algorithm)s,
-    %(signature)s) AS settled
-FROM (SELECT set_config('effect_broker.tenant_id', %(tenant_id)s::text, true)::uuid AS id
-      OFFSET 0) AS t
 """
 
 
@@ -113,49 +93,5 @@ class PostgresElections(PostgresStore):
         Raises:
             StoreUnavailable, StoreBusy, CommitUnknown, StaleWrite.
         """
-        match change.writes:
-            case (
-                RecordOutcome(outcome=Outcome.COMMITTED) as outcome,
-                StorePayload(kind="result") as payload,
-                AddReceipt() as receipt,
-                Advance() as advance,
-            ):
-                pass
-            case _:
-                return False  # something else follows from it than a plain success
-        intent = snapshot.intent
-        signature = None if self._signer is None else self._signer.sign(receipt.content)
-        parameters = {
-            "tenant_id": intent.tenant_id,
-            "effect_id": intent.effect_id,
-            "version": intent.version,
-            "generation": intent.generation,
-            "attempt_id": outcome.attempt_id,
-            "at": snapshot.now,
-            "code": outcome.code,
-            "external_id": outcome.external_id,
-            "result_digest": outcome.result_digest,
-            "result_key_id": payload.sealed.key_id,
-            "result": payload.sealed.ciphertext,
-            "receipt_id": receipt.receipt_id,
-            "content": receipt.content.decode(),
-            "receipt_digest": receipt.digest,
-            "result_ref": receipt.result_ref,
-            "event": advance.event.value,
-            "to_state": advance.state.value,
-            "reason": advance.reason,
-            "actor": advance.actor,
-            "kind": advance.kind,
-            "metadata": canonical_bytes(dict(advance.metadata)).decode(),
-            "next_action_at": advance.next_action_at,
-            "signing_key_id": None if signature is None else signature.key_id,
-            "algorithm": None if signature is None else signature.algorithm,
-            "signature": None if signature is None else signature.signature,
-        }
         async with self.connection() as (connection, progress):
-            progress.committing = True
-            row = await (await connection.execute(SETTLE, parameters)).fetchone()
-        assert row is not None, "settle_election returns one row"
-        if row["settled"]:
-            self._observer.changed(snapshot, change)
-        return bool(row["settled"])
+            return await self._settled(connection, progress, snapshot, change)

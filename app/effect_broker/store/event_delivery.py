@@ -57,7 +57,15 @@ FROM (SELECT n.subscription_id, n.tenant_id
 WHERE s.tenant_id = due.tenant_id AND s.subscription_id = due.subscription_id
 RETURNING s.subscription_id, s.tenant_id, s.lease_id, s.url, s.types, s.states, s.key_id,
           s.ciphertext, s.era, s.place::text AS place, s.effect_id, s.sequence, s.failing_since,
-          s.failures, clock_timestamp() AS now
+          s.failures, clock_timestamp() AS now,
+          ARRAY(SELECT r.key_id FROM effect_broker.event_retiring_secrets AS r
+                WHERE r.tenant_id = s.tenant_id AND r.subscription_id = s.subscription_id
+                  AND r.signs_until > statement_timestamp()
+                ORDER BY r.retired_at DESC) AS retiring_key_ids,
+          ARRAY(SELECT r.ciphertext FROM effect_broker.event_retiring_secrets AS r
+                WHERE r.tenant_id = s.tenant_id AND r.subscription_id = s.subscription_id
+                  AND r.signs_until > statement_timestamp()
+                ORDER BY r.retired_at DESC) AS retiring_ciphertexts
 """
 _THIS: Final = """
 WHERE tenant_id = %(tenant_id)s AND subscription_id = %(subscription_id)s
@@ -255,6 +263,12 @@ def _leased(row: dict[str, Any]) -> Leased:
         failing_since=row["failing_since"],
         failures=row["failures"],
         now=row["now"],
+        retiring=[
+            Sealed(key_id, bytes(ciphertext))
+            for key_id, ciphertext in zip(
+                row["retiring_key_ids"], row["retiring_ciphertexts"], strict=True
+            )
+        ],
     )
 
 

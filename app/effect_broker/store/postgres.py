@@ -23,6 +23,7 @@ from uuid import UUID
 from psycopg.types.json import Jsonb
 
 from effect_adapters.base import Answer
+from effect_broker.clock import SystemClock
 from effect_broker.protocol.ports import (
     Change,
     EffectMissing,
@@ -38,6 +39,7 @@ from effect_broker.protocol.urgency import urgency_after
 from effect_broker.store import statements as sql
 from effect_broker.store.certified import NO_KEYS, CertificatesInForce
 from effect_broker.store.errors import Progress, store_errors
+from effect_broker.store.granted import SETTLE, Grants, settlement
 from effect_broker.store.observing import UNOBSERVED, StoreObserver
 from effect_broker.store.pool import Connection, Pool, session
 from effect_broker.store.rows import (
@@ -47,6 +49,7 @@ from effect_broker.store.rows import (
     facts_of,
     intent_of,
     sealed_of,
+    standing_of,
     urgency_of,
 )
 from effect_broker.store.signatures import signature_statements
@@ -85,6 +88,7 @@ class PostgresStore:
         self._observer = observer
         # Documents are immutable by digest, so what was read once is true for ever.
         self._documents: dict[bytes, ContractDocument] = {}
+        self._grants = Grants(SystemClock().boot_seconds)
 
     async def submit(self, submission: Submission) -> Submitted:
         """Store an intent with its event, payloads and run, or return the stored one.
@@ -113,7 +117,8 @@ class PostgresStore:
             )
             row = await cursor.fetchone()
         assert row is not None, "submit_effect returns one row"
-        return Submitted(row["created"], intent_of(row), row["enqueued"])
+        standing = None if linked or not row["alone"] else standing_of(row)
+        return Submitted(row["created"], intent_of(row), row["enqueued"], standing)
 
     async def load(self, tenant_id: UUID, effect_id: UUID) -> Snapshot:
         """Return the effect without a lock, all of it as of one moment.
@@ -135,19 +140,46 @@ class PostgresStore:
         return snapshot
 
     async def change(self, tenant_id: UUID, effect_id: UUID, plan: Plan[T]) -> T:
-        """Lock, show, plan, write, commit.
+        """Lock, show, plan, write, commit; a success that follows on this store's own grant is
+        planned on what the grant has left, and written on the same version without a look.
 
         Raises:
             EffectMissing, StoreUnavailable, StoreBusy, CommitUnknown, StaleWrite.
         """
         target = {"tenant_id": tenant_id, "effect_id": effect_id}
         async with self.connection() as (connection, progress):
+            left = self._grants.take(tenant_id, effect_id)
+            if left is not None:
+                change = plan(left)
+                if await self._settled(connection, progress, left, change):
+                    return change.result
             stored = await _lock(connection, target)
+            known_at_seconds = self._grants.moment()
             snapshot = await self._snapshot(connection, stored, tenant_id)
             change = plan(snapshot)
             await _finish(connection, progress, stored, snapshot, change, self._signer)
+        self._grants.remember(snapshot, change, known_at_seconds)
         self._observer.changed(snapshot, change)
         return change.result
+
+    async def _settled(
+        self, connection: Connection, progress: Progress, snapshot: Snapshot, change: Change[Any]
+    ) -> bool:
+        """Write a plain success on the version that it was planned on; False for all else.
+
+        For this package alone.
+        """
+        parameters = settlement(snapshot, change, self._signer)
+        if parameters is None:
+            return False
+        progress.committing = True
+        row = await (await connection.execute(SETTLE, parameters)).fetchone()
+        assert row is not None, "settle_success returns one row"
+        if row["settled"]:
+            self._observer.changed(snapshot, change)
+        else:
+            progress.committing = False
+        return bool(row["settled"])
 
     async def mutate(
         self,
@@ -296,9 +328,7 @@ async def _lock(connection: Connection, target: dict[str, Any]) -> StoredEffect:
     """
     async with connection.pipeline():
         await connection.execute(sql.BEGIN)
-        await connection.execute(sql.SET_TENANT, target)
-        intent = await connection.execute(sql.LOCK_INTENT, target)
-        await connection.execute(sql.SHARE_HOLDS, target)
+        intent = await connection.execute(sql.LOCK_EFFECT, target)
         reads = [await connection.execute(read, target) for read in _FACT_READS[:-1]]
     reads.append(await connection.execute(_FACT_READS[-1], target))
     return await _stored_effect(intent, reads)

@@ -120,6 +120,16 @@ _RESEAL_SECRET: Final = """
 UPDATE effect_broker.event_subscriptions SET key_id = %(key_id)s, ciphertext = %(ciphertext)s
 WHERE tenant_id = %(tenant_id)s AND subscription_id = %(subscription_id)s
 """
+_OLD_RETIRING: Final = """
+SELECT tenant_id, subscription_id, retired_at, key_id, ciphertext
+FROM effect_broker.event_retiring_secrets
+WHERE key_id <> %(active)s AND signs_until > clock_timestamp() FOR NO KEY UPDATE
+"""
+_RESEAL_RETIRING: Final = """
+UPDATE effect_broker.event_retiring_secrets SET key_id = %(key_id)s, ciphertext = %(ciphertext)s
+WHERE tenant_id = %(tenant_id)s AND subscription_id = %(subscription_id)s
+  AND retired_at = %(retired_at)s
+"""
 _OLD_DELIVERIES: Final = """
 SELECT count(*)::integer AS waiting FROM effect_broker.evidence_inbox
 WHERE next_match_at IS NOT NULL AND key_id <> %(active)s
@@ -235,16 +245,18 @@ class Retention:
         with store_errors() as progress:
             async with session(self._pool) as connection, connection.transaction():
                 await connection.execute(_PATIENCE)
-                cursor = await connection.execute(_OLD_SECRETS, {"active": active})
-                rows = await cursor.fetchall()
-                for row in rows:
-                    names = (row["tenant_id"], row["subscription_id"], SEALED_COLUMN)
-                    old = Sealed(row["key_id"], bytes(row["ciphertext"]))
-                    new = vault.seal(*names, vault.unseal(*names, old))
-                    anew = {"key_id": new.key_id, "ciphertext": new.ciphertext}
-                    await connection.execute(_RESEAL_SECRET, row | anew)
+                sealed = 0
+                # Subscriptions first, as for whoever replaces a secret.
+                for old, reseal in (
+                    (_OLD_SECRETS, _RESEAL_SECRET),
+                    (_OLD_RETIRING, _RESEAL_RETIRING),
+                ):
+                    cursor = await connection.execute(old, {"active": active})
+                    for row in await cursor.fetchall():
+                        await connection.execute(reseal, _secret_sealed_anew(vault, row))
+                        sealed += 1
                 progress.committing = True
-        return len(rows)
+        return sealed
 
     async def old_deliveries(self, active: str) -> int:
         """Return how many deliveries in the inbox wait under another key; they end by themselves.
@@ -291,6 +303,12 @@ async def _drop_runs(connection: Connection, runs: Sequence[str]) -> int:
     except ENGINE_MISSING:
         return 0
     return 0 if row is None else int(row["removed"])
+
+
+def _secret_sealed_anew(vault: Vault, row: dict[str, Any]) -> dict[str, Any]:
+    names = (row["tenant_id"], row["subscription_id"], SEALED_COLUMN)
+    new = vault.seal(*names, vault.unseal(*names, Sealed(row["key_id"], bytes(row["ciphertext"]))))
+    return row | {"key_id": new.key_id, "ciphertext": new.ciphertext}
 
 
 def _sealed_anew(vault: Vault, row: dict[str, Any]) -> dict[str, Any]:

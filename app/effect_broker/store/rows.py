@@ -11,7 +11,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from effect_broker.protocol.ports import AttemptRow, EvidenceRow, Intent, Sealed, Urgency
+from effect_broker.protocol.submission import Standing
 from effect_contracts.facts import (
+    Alert,
     Attempt,
     EffectState,
     Evidence,
@@ -67,6 +69,19 @@ def intent_of(row: Row) -> Intent:
             "safety": SafetyClass(row["safety"]),
             "state": EffectState(row["state"]),
         }
+    )
+
+
+def standing_of(row: Row) -> Standing:
+    """Return what a submit's row says beside its intent."""
+    return Standing(
+        parked=row["parked"],
+        requested_by=row["requested_by"],
+        trace_id=row["trace_id"],
+        preview=row["preview"] or {},
+        receipt_digest=row["receipt_digest"],
+        alert=Alert(row["alert"]) if row["alert"] else None,
+        now=row["now"],
     )
 
 

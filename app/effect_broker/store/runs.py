@@ -12,9 +12,12 @@ from uuid import UUID
 
 from effect_broker import hosting
 from effect_broker.repair import DrilledRun, DueEffect, EndedCompensation
+from effect_broker.store import statements as sql
+from effect_broker.store.certified import IdentityOf
 from effect_broker.store.errors import ENGINE_MISSING
 from effect_broker.store.pool import Connection
 from effect_broker.store.postgres import PostgresStore
+from effect_contracts.certified import of_target, standing_certificate
 from effect_contracts.facts import EffectState
 
 # A run that is pending on a live executor although its effect has been due for this long hangs:

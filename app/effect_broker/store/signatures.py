@@ -8,6 +8,7 @@ batches. A signature is added once for each key and never changed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
@@ -56,7 +57,37 @@ ORDER BY p.effect_id
 # Another process may sign the same receipts meanwhile.
 _ADD_UNLESS_THERE: Final = f"{ADD_SIGNATURE}ON CONFLICT (effect_id, key_id) DO NOTHING"
 
+# Ids of effects are digests, so that their order is that of a sample.
+_UNSIGNED: Final = """
+SELECT count(*)::integer AS looked_at,
+       (count(*) FILTER (WHERE NOT EXISTS (
+           SELECT 1 FROM effect_broker.effect_receipt_signatures AS s
+           WHERE s.tenant_id = p.tenant_id AND s.effect_id = p.effect_id)))::integer AS unsigned
+FROM (SELECT r.tenant_id, r.effect_id FROM effect_broker.effect_receipts AS r
+      ORDER BY r.effect_id LIMIT %(limit)s) AS p
+"""
+
 _BEFORE_ALL: Final = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class UnsignedReceipts:
+    """How many of a sample of receipts bear no signature."""
+
+    looked_at: int
+    unsigned: int
+
+
+async def unsigned_receipts(pool: Pool, limit: int) -> UnsignedReceipts:
+    """Look at so many receipts at most, as the worker's role.
+
+    Raises:
+        StoreError.
+    """
+    with store_errors():
+        async with session(pool) as connection:
+            row = await (await connection.execute(_UNSIGNED, {"limit": limit})).fetchone()
+    return UnsignedReceipts(0, 0) if row is None else UnsignedReceipts(**row)
 
 
 def signature_statements(

@@ -19,24 +19,26 @@ SET_TENANT: Final = "SELECT set_config('effect_broker.tenant_id', %(tenant_id)s:
 
 # Reads ---------------------------------------------------------------------------------------
 
-READ_INTENT: Final = """
+_INTENT: Final = """
 SELECT effect_id, tenant_id, operation_key, tool, request_hash, contract_name, contract_version,
        contract_digest, safety, downstream_key, state, version, reason, generation,
        progress_generation, next_action_at, target_identity, wire_digest, created_at, updated_at,
        cancel_requested_at, failed_by_operator_at, send_before, latest_ordinal, parked,
        receipt_digest, alert, reconcile_asked_at, approved_at, key_expires_at, attempt_open_until,
        sender_lost
+"""
+
+_OF_EFFECT: Final = """
 FROM effect_broker.effect_intents
 WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s
 """
+READ_INTENT: Final = _INTENT + _OF_EFFECT
 
-# NO KEY UPDATE is what an update of the row takes anyway. It lets the foreign keys of other
-# tables pass, which check no more than that the row exists.
-LOCK_INTENT: Final = READ_INTENT + "FOR NO KEY UPDATE"
-
-# Second in the lock order. Whoever has placed a hold waits here for the changes that may not have
-# seen it (`effect_broker.store.holds`).
-SHARE_HOLDS: Final = "SELECT effect_broker.share_holds(%(tenant_id)s)"
+# The tenant's setting, the row's lock, and second in the lock order that of the holds: whoever has
+# placed a hold waits there for the changes that may not have seen it (`effect_broker.store.holds`).
+# The row's lock is FOR NO KEY UPDATE, what an update of the row takes anyway. It lets the foreign
+# keys of other tables pass, which check no more than that the row exists.
+LOCK_EFFECT: Final = _INTENT + "FROM effect_broker.lock_effect(%(tenant_id)s, %(effect_id)s)"
 
 READ_ATTEMPTS: Final = """
 SELECT attempt_id, ordinal, executor_id, started_at, deadline_at, outcome, recorded_at, code,
@@ -138,7 +140,21 @@ SELECT s.created, s.enqueued,
        (s.intent).contract_digest, (s.intent).safety, (s.intent).downstream_key,
        (s.intent).state, (s.intent).version, (s.intent).reason, (s.intent).generation,
        (s.intent).progress_generation, (s.intent).next_action_at, (s.intent).target_identity,
-       (s.intent).wire_digest, (s.intent).created_at, (s.intent).updated_at
+       (s.intent).wire_digest, (s.intent).created_at, (s.intent).updated_at,
+       (s.intent).parked, (s.intent).requested_by, (s.intent).trace_id, (s.intent).preview,
+       (s.intent).receipt_digest, (s.intent).alert, clock_timestamp() AS now,
+       -- Whether the row is all that there is to show. A new effect has no links; one that stands
+       -- may have, and one that this statement cannot see was committed beside it.
+       s.created OR (
+           EXISTS (SELECT 1 FROM effect_broker.effect_intents AS i
+                   WHERE i.tenant_id = t.id AND i.effect_id = (s.intent).effect_id)
+           AND NOT EXISTS (SELECT 1 FROM effect_broker.effect_links AS l
+                           WHERE l.tenant_id = t.id AND l.effect_id = (s.intent).effect_id)
+           AND NOT EXISTS (SELECT 1 FROM effect_broker.effect_links AS l
+                           WHERE l.tenant_id = t.id AND l.parent_id = (s.intent).effect_id)
+           AND NOT EXISTS (SELECT 1 FROM effect_broker.effect_links AS l
+                           WHERE l.tenant_id = t.id AND l.compensates_id = (s.intent).effect_id)
+       ) AS alone
 FROM (SELECT set_config('effect_broker.tenant_id', %(tenant_id)s::text, true)::uuid AS id
       OFFSET 0) AS t,
 LATERAL """
@@ -166,6 +182,15 @@ WITH written AS (
     ON CONFLICT (effect_id, ordinal) DO NOTHING
     RETURNING 1)
 SELECT effect_broker.expect_one(count(*), 'start_attempt') FROM written
+"""
+
+# A worker's grant that nothing else goes with: attempt, event and the intent's row at once.
+GRANT_ATTEMPT: Final = """
+SELECT effect_broker.start_attempt(
+    %(tenant_id)s, %(effect_id)s, %(expected_version)s, %(expected_generation)s, %(attempt_id)s,
+    %(ordinal)s, %(executor_id)s, %(now)s, %(deadline_at)s, %(target_identity)s,
+    %(bound_identity)s, %(kind)s, %(event)s, %(from_state)s, %(to_state)s, %(reason)s, %(actor)s,
+    %(metadata)s, %(next_action_at)s, %(key_expires_at)s, %(attempt_open_until)s, %(sender_lost)s)
 """
 
 EXTEND_ATTEMPT: Final = """

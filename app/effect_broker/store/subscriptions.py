@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
+from effect_broker.protocol.ports import Sealed
 from effect_broker.reading import CursorInvalid
 from effect_broker.store import statements as sql
 from effect_broker.store.errors import store_errors
@@ -18,6 +19,7 @@ from effect_broker.subscriptions import (
     DeadLetter,
     DeadLetters,
     NewSubscription,
+    Replaced,
     SubscriptionRecord,
 )
 from effect_contracts.event_stream import EventFilter, Place
@@ -25,7 +27,6 @@ from effect_contracts.event_stream import EventFilter, Place
 # Numbers in a listing end here; the dead letters themselves are listed whole, by pages.
 _COUNT_MAX: Final = 10_000
 
-# One tenant's are made one after the other, so that the limit holds.
 # One tenant's are made one after the other, so that the limit holds.
 _LOCK: Final = """
 SELECT pg_advisory_xact_lock(hashtextextended('subscriptions ' || %(tenant_id)s::text, 0))
@@ -47,6 +48,9 @@ _RECORD: Final = """
 SELECT s.subscription_id, s.url, s.types, s.states, s.description, s.created_by, s.created_at,
        s.era, s.place::text AS place, s.effect_id, s.sequence, s.failing_since, s.last_code,
        s.delivered_at, s.paused_at, s.pause_code,
+       (SELECT max(r.signs_until) FROM effect_broker.event_retiring_secrets AS r
+        WHERE r.tenant_id = s.tenant_id AND r.subscription_id = s.subscription_id
+          AND r.signs_until > statement_timestamp()) AS old_secret_until,
        (SELECT count(*) FROM (
            SELECT 1 FROM effect_broker.event_deliveries AS d
            WHERE d.tenant_id = s.tenant_id AND d.subscription_id = s.subscription_id
@@ -72,6 +76,36 @@ _RESUME: Final = "".join(
     (
         "UPDATE effect_broker.event_subscriptions SET paused_at = NULL, pause_code = NULL,"
         " failing_since = NULL, failures = 0, look_at = clock_timestamp() ",
+        _THIS,
+    )
+)
+# The row of the subscription first, as for whoever delivers.
+_LOCK_THIS: Final = "".join(
+    ("SELECT key_id FROM effect_broker.event_subscriptions ", _THIS, " FOR UPDATE")
+)
+_FORGET_RETIRED: Final = "".join(
+    (
+        "DELETE FROM effect_broker.event_retiring_secrets ",
+        _THIS,
+        " AND (%(overlap_seconds)s = 0 OR signs_until <= clock_timestamp())",
+    )
+)
+_RETIRE: Final = """
+INSERT INTO effect_broker.event_retiring_secrets AS r (
+    tenant_id, subscription_id, retired_at, signs_until, key_id, ciphertext)
+SELECT s.tenant_id, s.subscription_id, t.now, t.now + make_interval(secs => %(overlap_seconds)s),
+       s.key_id, s.ciphertext
+FROM effect_broker.event_subscriptions AS s, (SELECT clock_timestamp() AS now) AS t
+WHERE s.tenant_id = %(tenant_id)s AND s.subscription_id = %(subscription_id)s
+  AND (SELECT count(*) FROM effect_broker.event_retiring_secrets AS n
+       WHERE n.tenant_id = s.tenant_id AND n.subscription_id = s.subscription_id) < %(limit)s
+"""
+# Whoever delivers knows the old secret only, and has to lease it anew.
+_REPLACE: Final = "".join(
+    (
+        "UPDATE effect_broker.event_subscriptions SET key_id = %(key_id)s,"
+        " ciphertext = %(ciphertext)s, lease_id = NULL, lease_executor_id = NULL,"
+        " lease_until = NULL, look_at = clock_timestamp() ",
         _THIS,
     )
 )
@@ -214,6 +248,39 @@ class PostgresSubscriptions:
         """
         return await self._changed(tenant_id, _RESUME, subscription_id)
 
+    async def replace_secret(
+        self,
+        tenant_id: UUID,
+        subscription_id: UUID,
+        sealed: Sealed,
+        overlap_seconds: float,
+        limit: int,
+    ) -> Replaced:
+        """Sign with this secret, and for so long with those before; not at all with 0.
+
+        Raises:
+            StoreError.
+        """
+        told = {
+            "tenant_id": tenant_id,
+            "subscription_id": subscription_id,
+            "overlap_seconds": overlap_seconds,
+            "limit": limit,
+            "key_id": sealed.key_id,
+            "ciphertext": sealed.ciphertext,
+        }
+        with store_errors() as progress:
+            async with session(self._pool) as connection, connection.transaction():
+                await connection.execute(sql.SET_TENANT, told)
+                if (await connection.execute(_LOCK_THIS, told)).rowcount == 0:
+                    return Replaced.MISSING
+                await connection.execute(_FORGET_RETIRED, told)
+                if overlap_seconds and (await connection.execute(_RETIRE, told)).rowcount == 0:
+                    return Replaced.TOO_MANY
+                await connection.execute(_REPLACE, told)
+                progress.committing = True
+        return Replaced.DONE
+
     async def dead_letters(
         self, tenant_id: UUID, subscription_id: UUID, cursor: str | None, limit: int
     ) -> DeadLetters:
@@ -301,6 +368,7 @@ def _record(row: dict[str, Any]) -> SubscriptionRecord:
         delivered_at=row["delivered_at"],
         paused_at=row["paused_at"],
         pause_code=row["pause_code"],
+        old_secret_until=row["old_secret_until"],
         waiting=row["waiting"],
         dead=row["dead"],
     )

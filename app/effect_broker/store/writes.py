@@ -37,6 +37,7 @@ from effect_broker.protocol.ports import (
     Write,
 )
 from effect_broker.store import statements
+from effect_broker.store.granted import plain_grant
 from effect_broker.store.rows import Row
 from effect_contracts.canonical import canonical_bytes
 from effect_contracts.facts import Conclusion, EffectState
@@ -94,6 +95,10 @@ def statements_for(
         "effect_id": intent.effect_id,
         "now": now,
     }
+    granted = plain_grant(writes)
+    if granted is not None and granted[0].started_at == now:
+        yield _grant_statement(common, intent, *granted, urgency)
+        return
     standing = _Standing(
         state=intent.state,
         reason=intent.reason,
@@ -136,6 +141,40 @@ def statements_for(
     if requeue is not None:
         run = {"generation": standing.generation, "next_action_at": requeue.next_action_at}
         yield statements.ENQUEUE_RUN, {**common, **run}
+
+
+def _grant_statement(
+    common: dict[str, Any],
+    intent: Intent,
+    started: StartAttempt,
+    bound: BindTarget | None,
+    advance: Advance,
+    urgency: Urgency,
+) -> Statement:
+    """Return the one statement of a grant that nothing else goes with."""
+    identity = intent.target_identity if bound is None else bound.target_identity
+    return statements.GRANT_ATTEMPT, {
+        **common,
+        "expected_version": intent.version,
+        "expected_generation": intent.generation,
+        "attempt_id": started.attempt_id,
+        "ordinal": started.ordinal,
+        "executor_id": started.executor_id,
+        "deadline_at": started.deadline_at,
+        "target_identity": started.target_identity,
+        "bound_identity": identity,
+        "kind": advance.kind,
+        "event": advance.event.value,
+        "from_state": intent.state.value,
+        "to_state": advance.state.value,
+        "reason": advance.reason,
+        "actor": advance.actor,
+        "metadata": canonical_bytes(dict(advance.metadata)).decode(),
+        "next_action_at": advance.next_action_at,
+        "key_expires_at": urgency.key_expires_at,
+        "attempt_open_until": urgency.open_until,
+        "sender_lost": urgency.sender_lost,
+    }
 
 
 def _folded(standing: _Standing, write: Write, now: datetime) -> _Standing:

@@ -12,6 +12,7 @@ from pathlib import Path
 from effect_chaos.auditor import audit_folder, violations
 from effect_chaos.auditor.verdicts import Verdict
 from effect_chaos.records import RecordInvalid
+from effect_contracts.counting import counted
 
 SHOWN_PER_RULE = 10
 """The first ones tell what is wrong; a broken rule may be broken thousands of times."""
@@ -50,7 +51,7 @@ def main() -> int:
     idle = [verdict.rule.name for verdict in verdicts if not verdict.checked]
     if idle:
         print(f"nothing was checked by: {', '.join(idle)}")
-    print(f"{len(broken)} violations" if broken else "no violation")
+    print(counted(len(broken), "violation") if broken else "no violation")
     return 1 if broken else 0
 
 

@@ -21,6 +21,7 @@ from effect_chaos.mutants.mutations import Mutant, Mutants, diff, mutants_of
 from effect_chaos.mutants.plan import Target
 from effect_chaos.mutants.session import Result, Session, Status, Texts
 from effect_chaos.mutants.stage import Lane, Stage, StageFailed
+from effect_contracts.counting import counted
 
 Tell = Callable[[str], None]
 _PROGRESS_EVERY = 50
@@ -98,7 +99,7 @@ def run(stage: Stage, session: Session, task: Task, bounds: Bounds, tell: Tell) 
     """
     due = [mutant for mutant in task.asked if task.known(session, mutant) is None]
     name = task.target.name
-    tell(f"{name}: {len(task.asked)} mutants, {len(due)} to run")
+    tell(f"{name}: {counted(len(task.asked), 'mutant')}, {len(due)} to run")
     if not due:
         return True
     if not task.tests:
@@ -108,7 +109,7 @@ def run(stage: Stage, session: Session, task: Task, bounds: Bounds, tell: Tell) 
     for lane in stage.lanes:
         lane.prepare(task.target.path, told["imported"])
         lane.compile(task.tests, list(bench.seconds))
-    tell(f"{name}: {len(bench.seconds)} tests pass without a bug")
+    tell(f"{name}: {counted(len(bench.seconds), 'test passes', 'tests pass')} without a bug")
     return _Crew(stage.lanes, session, bench, bounds, tell).work(due)
 
 

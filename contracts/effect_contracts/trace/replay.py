@@ -180,9 +180,8 @@ class Replay:
         # The rules of §4 come first: they say best what is wrong.
         timeline.lose(decision.lost, at)
         guards.check_grant(timeline, at)
-        guards.check_certificate(
-            timeline, at, event.metadata.get(CERTIFICATE_MEMBER), event.metadata.get(CERTIFIED_MEMBER)
-        )
+        named = (event.metadata.get(CERTIFICATE_MEMBER), event.metadata.get(CERTIFIED_MEMBER))
+        guards.check_certificate(timeline, at, *named)
         require(
             granted, Rule.DECISION, f"the facts said {decision.action} ({decision.reason}) instead"
         )

@@ -17,13 +17,14 @@ from effect_broker.api.console.access import Visit
 from effect_broker.api.presentation import GUARANTEES
 from effect_broker.clock import new_id
 from effect_broker.console import SeenEvidence
+from effect_broker.obstacles import obstacle
 from effect_broker.protocol.ports import AttemptRow, Snapshot
 from effect_broker.protocol.resolution import absence_counts_from, permitted
 from effect_broker.reading import EffectDetail
 from effect_broker.resolving import ProposalRecord
 from effect_broker.unresolved import LastEvidence, last_evidence_of, next_step_of, reasons_of
 from effect_contracts.canonical import parse_strict
-from effect_contracts.facts import Conclusion, SafetyClass
+from effect_contracts.facts import Conclusion, EffectState, EvidenceSource, SafetyClass
 from effect_contracts.life import is_final
 from effect_contracts.trace.log import EventRecord
 
@@ -129,7 +130,8 @@ class EffectView:
     """All that the page of one effect shows.
 
     Attributes:
-        reasons: why it is in the queue or where it stands, with words for each.
+        reasons: why it is in the queue or where it stands, and what holds it; with words for each.
+        obstacle: what stood in the way of the last attempt or look-up, and what to do about it.
         following: what happens next by itself.
         learned: what was learned last.
         absence: from when on a look that finds nothing counts.
@@ -143,6 +145,7 @@ class EffectView:
     state: str
     guarantee: str
     reasons: tuple[tuple[str, words.Words], ...]
+    obstacle: words.Words | None
     following: str
     learned: str
     absence: str | None
@@ -206,7 +209,8 @@ def _view(
     intent, now, policy = snapshot.intent, snapshot.now, snapshot.document.policy()
     final = is_final(intent.state)
     listed = reasons_of(intent, snapshot.urgency, snapshot.parked, detail.alert, now)
-    reasons = tuple(dict.fromkeys((*listed, intent.reason)))
+    held = () if final else sorted(hold.value for hold in snapshot.facts.holds)
+    reasons = tuple(dict.fromkeys((*listed, intent.reason, *held)))
     following = "nothing more happens"
     if not final or intent.next_action_at is not None:
         following = words.step(
@@ -220,6 +224,7 @@ def _view(
         state=words.STATES[intent.state],
         guarantee=GUARANTEES[intent.safety],
         reasons=tuple((reason, words.words(reason)) for reason in reasons),
+        obstacle=_obstacle(snapshot, evidence),
         following=following,
         learned=words.learned(_last(snapshot, evidence), now),
         absence=_absence(snapshot, final),
@@ -240,6 +245,17 @@ def _view(
         arguments=json.dumps(dict(detail.preview), ensure_ascii=False, indent=2),
         final=final,
     )
+
+
+def _obstacle(snapshot: Snapshot, evidence: Sequence[SeenEvidence]) -> words.Words | None:
+    if snapshot.intent.state is EffectState.SUCCEEDED:
+        return None
+    last = evidence[-1] if evidence else None
+    looked = None
+    if last is not None and last.source == EvidenceSource.PROBE:
+        began = [attempt.fact.started_at for attempt in snapshot.attempts]
+        looked = last.code if not began or last.began_at > began[-1] else None
+    return obstacle(snapshot.document, snapshot.attempts, looked)
 
 
 def _last(snapshot: Snapshot, evidence: Sequence[SeenEvidence]) -> LastEvidence | None:

@@ -406,7 +406,7 @@ def counted_again(lane: Lane, result: CellResult) -> CellResult:
     end = result.observation.end
     if (requests, effects) == (end.requests, end.effects):
         return result
-    late = f"in the end the target had {requests} requests and {effects} effects"
+    late = f"in the end the target had requests: {requests}, effects: {effects}"
     return replace(result, verdict=replace(result.verdict, broken=(*result.verdict.broken, late)))
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from effect_broker.proof.matrix.axes import Cell, Fault, TargetClass
 from effect_broker.proof.matrix.expected import Expected, expected, expected_meanwhile
+from effect_contracts.counting import counted
 from effect_contracts.facts import Alert
 
 # A duplicate by the target's lie is found by the later count, or by the late word of the process
@@ -99,8 +100,8 @@ def verdict(cell: Cell, observation: Observation) -> Verdict:
 def _unexpected(when: str, wanted: Expected, seen: Seen) -> Iterator[str]:
     if (seen.state, seen.requests, seen.effects) != (wanted.state, wanted.requests, wanted.effects):
         yield (
-            f"{when}expected {wanted.state} with {wanted.requests} requests and "
-            f"{wanted.effects} effects"
+            f"{when}expected {wanted.state} with {counted(wanted.requests, 'request')} and "
+            f"{counted(wanted.effects, 'effect')}"
         )
     if wanted.reason is not None and seen.reason != wanted.reason:
         yield f"{when}expected the reason {wanted.reason}"

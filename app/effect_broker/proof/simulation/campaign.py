@@ -58,6 +58,11 @@ def worlds() -> dict[str, Scope]:
             probe={"horizon_seconds": 900},
         )
         found[f"{safety.value}-polled"] = Scope(polled, possible_faults(polled, BORNE))
+    # A demand closes the gate again and again, before a first attempt and between two.
+    certified = sample(SafetyClass.IDEMPOTENT, oversight={"certificate": {}})
+    found["idempotent-certified"] = Scope(
+        certified, possible_faults(certified, BORNE), effects=2, moves=96
+    )
     # The one promise that is broken here is what makes the broker freeze the contract.
     broken = sample(SafetyClass.IDEMPOTENT)
     found["idempotent-keys-ignored"] = Scope(

@@ -19,7 +19,7 @@ from effect_broker.proof.simulation.guard import (
     wrapping,
 )
 from effect_broker.proof.simulation.invariants import Invariant
-from effect_broker.proof.simulation.scope import Fault
+from effect_broker.proof.simulation.scope import Fault, Scope, sample
 from effect_broker.protocol import changes, conclusion, steps
 from effect_broker.protocol.conclusion import Next, View
 from effect_broker.protocol.ports import (
@@ -87,6 +87,19 @@ add(
     _I.ONE_EFFECT,
     switched_off=wrapping(changes, "grant_attempt", _granting_blindly),
     scope=scope_of(_IDEMPOTENT, *CROWD, _F.HOLD, _F.SEND_BEFORE, _F.LOST_ANSWER),
+)
+add(
+    "certificate_before_dispatch",
+    "a send to a target whose certificate has ended, although the contract demands one",
+    _I.CERTIFIED,
+    switched_off=lambda: patched(
+        (decisions._Case, "_certified", lambda _case: True),
+        (changes, "certificate_named", lambda *_: {}),
+    ),
+    scope=Scope(
+        sample(_IDEMPOTENT, oversight={"certificate": {}}),
+        frozenset({_F.UNCERTIFIED, _F.LOST_ANSWER, _F.BUSY}),
+    ),
 )
 add(
     "version_in_transaction_1",

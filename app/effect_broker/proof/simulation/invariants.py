@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from effect_adapters.base import Answer, DispatchCall
+from effect_broker.proof.simulation.scope import Fault
 from effect_broker.protocol import conclusion
 from effect_broker.protocol.conclusion import Next, View
 from effect_broker.protocol.ports import (
@@ -30,6 +31,7 @@ from effect_broker.protocol.ports import (
     Snapshot,
     StartAttempt,
 )
+from effect_contracts.counting import counted
 from effect_contracts.decide import Action, Reason
 from effect_contracts.facts import (
     Alert,
@@ -64,6 +66,7 @@ class Invariant(StrEnum):
     SAME_TARGET = "same_target"
     UNSAFE_ONCE = "unsafe_once"
     HELD_NOT_SENT = "held_not_sent"
+    CERTIFIED = "certified"
     SEND_BEFORE_KEPT = "send_before_kept"
     FROZEN_AFTER_VIOLATION = "frozen_after_violation"
     UNFIT_STARTS_NOTHING = "unfit_starts_nothing"
@@ -92,6 +95,7 @@ MEANINGS: Final[Mapping[Invariant, str]] = {
     Invariant.SAME_TARGET: "no effect is sent to another account than its first",
     Invariant.UNSAFE_ONCE: "an unsafe effect is not sent again once it may have happened",
     Invariant.HELD_NOT_SENT: "nothing is granted while the effect is held",
+    Invariant.CERTIFIED: "nothing is granted while a demanded certificate is not in force",
     Invariant.SEND_BEFORE_KEPT: "no first attempt starts after its moment",
     Invariant.FROZEN_AFTER_VIOLATION: "a contract that was seen broken grants nothing",
     Invariant.UNFIT_STARTS_NOTHING: "a process that drains or cannot beat starts nothing",
@@ -236,6 +240,7 @@ class Judge:
             self._broken(
                 Invariant.FROZEN_AFTER_VIOLATION, "an attempt was granted on a broken contract"
             )
+        self._certified_then(actor, before)
         limit = before.facts.send_before
         if limit is not None and write.ordinal == 1:
             self.tried[Invariant.SEND_BEFORE_KEPT] += 1
@@ -246,6 +251,16 @@ class Judge:
                 Invariant.UNFIT_STARTS_NOTHING, "a process that may not dispatch was granted one"
             )
         known.granted_to[write.attempt_id] = actor.process.executor_id
+
+    def _certified_then(self, actor: Actor, before: Snapshot) -> None:
+        """A contract that demands a certificate of its target has one at the moment of a grant."""
+        demand = before.document.policy().certificate
+        if demand is None:
+            return
+        self.tried[Invariant.CERTIFIED] += 1
+        stored = self._world.store.certificates.in_force(before.intent.contract_digest)
+        if all(one.target_identity != actor.process.identity for one in stored):
+            self._broken(Invariant.CERTIFIED, "an attempt was granted without a certificate")
 
     def _requeued(self, actor: Actor, before: Snapshot) -> None:
         self.tried[Invariant.ONE_RUN_PER_DUE] += 1
@@ -413,7 +428,7 @@ class Judge:
             return
         held = self._world.objects_in_the_end(effect_id)
         if held > 1:
-            self._broken(Invariant.ONE_EFFECT, f"the target holds {held} objects")
+            self._broken(Invariant.ONE_EFFECT, f"the target holds {counted(held, 'object')}")
 
     def end(self, effect_id: UUID) -> None:
         """All is at rest and everything that was on its way has landed."""
@@ -424,6 +439,9 @@ class Judge:
             self._count(effect_id)
         if not is_final(intent.state) and not world.store.parked(effect_id):
             self._broken(Invariant.NOTHING_STUCK, f"{intent.state} at rest")
+        moved = Fault.MOVED_TARGET in world.scope.faults  # such a process finds no certificate
+        if intent.reason == Reason.AWAITING_CERTIFICATE and not moved:
+            self._broken(Invariant.NOTHING_STUCK, "it waits for a certificate that is there")
         if world.scope.keeps_promises:
             self._true_end(effect_id, snapshot, known)
         tried[Invariant.ONE_OPEN_ATTEMPT] += len(snapshot.attempts) > 1
@@ -452,7 +470,8 @@ class Judge:
             self._broken(Invariant.TRUE_RECEIPT, "a receipt tells another end")
         if succeeded != (held == 1):
             self._broken(
-                Invariant.TRUE_RECEIPT, f"{intent.state}, and the target holds {held} objects"
+                Invariant.TRUE_RECEIPT,
+                f"{intent.state}, and the target holds {counted(held, 'object')}",
             )
         if succeeded and content["external_id"] not in {None, "sim_1"}:
             self._broken(Invariant.TRUE_RECEIPT, "a receipt names another object")

@@ -47,6 +47,7 @@ _FAULT_OF_MOVE: Final = {
 }
 _OTHER_FAULTS: Final = (
     Fault.HOLD,
+    Fault.UNCERTIFIED,
     Fault.OPERATOR,
     Fault.GIVE_UP,
     Fault.WEBHOOK,
@@ -172,6 +173,7 @@ def settle(world: World) -> None:
     world.choices.quiet = True
     world.tell("— from here on nothing goes wrong any more —")
     world.store.hold(None)
+    world.certify()
     for process in world.processes:
         process.fit = True
     if not world.processes:
@@ -290,6 +292,8 @@ def _others_act(world: World) -> None:
     effect_id = world.effects[choices.of(len(world.effects))]
     if fault is Fault.HOLD:
         world.toggle_hold()
+    elif fault is Fault.UNCERTIFIED:
+        world.toggle_certificate()
     elif fault is Fault.SPOILED_REQUEST:
         world.spoil(effect_id)
     elif fault is Fault.FAST_DATABASE:

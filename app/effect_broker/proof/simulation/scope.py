@@ -55,6 +55,7 @@ class Fault(StrEnum):
     STRANGE_OBJECT = "strange_object"
     # Others who act.
     HOLD = "hold"
+    UNCERTIFIED = "uncertified"
     OPERATOR = "operator"
     GIVE_UP = "give_up"
     WEBHOOK = "webhook"
@@ -125,6 +126,7 @@ WORDS: Final[Mapping[Fault, str]] = {
     Fault.FAILED_LOOK_UP: "a look-up fails",
     Fault.STRANGE_OBJECT: "a look-up shows an object under our key that is not clearly ours",
     Fault.HOLD: "the tenant is paused or disabled, and goes on",
+    Fault.UNCERTIFIED: "the target's certificate ends, and another one is made",
     Fault.OPERATOR: "a person looks at the target and tells what is there",
     Fault.GIVE_UP: "a person ends the effect as failed",
     Fault.WEBHOOK: "the target tells of an object by itself",
@@ -238,6 +240,8 @@ def possible_faults(
         found -= _NEEDS_KEYS
     if policy.settlement_bound_seconds is not None:
         found.discard(Fault.EAGER_OPERATOR)
+    if policy.certificate is None:
+        found.discard(Fault.UNCERTIFIED)
     return frozenset(found)
 
 
@@ -269,6 +273,8 @@ def stand_in(document: ContractDocument) -> ContractDocument:
     }
     spread = policy.probe_horizon_seconds / _LOOK_UPS_MAX
     body["probe"]["cap_seconds"] = max(policy.probe_cap_seconds, spread)
+    if policy.certificate is not None:
+        body["oversight"]["certificate"].pop("sandbox", None)  # the simulated target is its own
     return ContractDocument.parse_yaml(json.dumps(body))
 
 

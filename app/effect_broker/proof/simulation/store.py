@@ -15,10 +15,10 @@ from effect_broker.intake import EffectRequest, Intake, Tenant
 from effect_broker.keyring import KeyRing
 from effect_broker.proof.memory_store import MemoryStore
 from effect_broker.proof.simulation.processes import PlainVault
-from effect_broker.protocol.ports import AddResolution, Sealed, Snapshot
+from effect_broker.protocol.ports import AddResolution, Intent, Sealed, Snapshot
 from effect_broker.protocol.submission import Submission, Submitted
 from effect_contracts.document import ContractDocument
-from effect_contracts.facts import Hold
+from effect_contracts.facts import Certified, Hold
 
 TENANT = Tenant(UUID(int=7), "hmac", "caller:simulation")
 _ARGUMENTS = MappingProxyType({"amount": 5})
@@ -52,7 +52,7 @@ class SimulationStore(MemoryStore):
         """Every change replaces the row's intent, so an old intent means an old snapshot."""
         intent = row.intent
         now = self._now()
-        holds = (frozenset(self.holds), len(self.frozen))
+        holds = (frozenset(self.holds), len(self.frozen), self._in_force(intent))
         wire = row.payloads.get(("wire", ""))
         known = self._shown.get(intent.effect_id)
         if known is not None and known[0] is intent and known[1] == holds and known[2] is wire:
@@ -74,7 +74,7 @@ class SimulationStore(MemoryStore):
         """
         row = self._rows[effect_id]
         known = self._tokens.get(effect_id)
-        holds = frozenset(self.holds)
+        holds = (frozenset(self.holds), self._in_force(row.intent))
         if known is not None and known[0] is row.intent:
             return hash((known[1], holds, len(self.frozen)))
         intent = row.intent
@@ -106,6 +106,12 @@ class SimulationStore(MemoryStore):
         )
         self._tokens[effect_id] = (row.intent, number)
         return hash((number, holds, len(self.frozen)))
+
+    def _in_force(self, intent: Intent) -> tuple[Certified, ...]:
+        """The certificates that a reader of the effect sees now; they end by time too."""
+        if self._documents[intent.contract_digest].policy().certificate is None:
+            return ()
+        return self.certificates.in_force(intent.contract_digest)
 
     def spoil(self, effect_id: UUID, wire: bytes, vault: PlainVault) -> None:
         """Put another request, well sealed, in the place of the stored one."""

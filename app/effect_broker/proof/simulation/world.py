@@ -15,6 +15,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from effect_broker import repair
+from effect_broker.proof.memory_certificates import MemoryCertificate
 from effect_broker.proof.simulation.choices import Choices, first_against
 from effect_broker.proof.simulation.coroutines import stop
 from effect_broker.proof.simulation.invariants import Invariant, Judge, Violation
@@ -43,7 +44,12 @@ from effect_broker.proof.simulation.target import (
 )
 from effect_broker.protocol.ports import Change, Ports, Snapshot, StaleWrite, StoreError, VaultError
 from effect_broker.protocol.run import StepResult, drive
-from effect_contracts.facts import Hold, SafetyClass
+from effect_contracts.facts import Certified, Hold, SafetyClass
+
+TARGET_IDENTITY: Final = "simulated:target#acct_1"
+
+# Longer than any schedule.
+_CERTIFIED_SECONDS: Final = 10 * 366 * 86_400.0
 
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -109,6 +115,7 @@ class World:
         self._processes_made = 0
         self.delays = _delays(self)
         self.store.apply_contract(scope.document)
+        self.certify()
 
     # Time -----------------------------------------------------------------------------------
 
@@ -236,7 +243,7 @@ class World:
     def start_process(self) -> SimulatedProcess:
         """Start a process incarnation."""
         self._processes_made += 1
-        identity = "simulated:target#acct_1"
+        identity = TARGET_IDENTITY
         if self.spend(Fault.MOVED_TARGET, 8):
             identity = "simulated:target#acct_2"
         rate = 1.0
@@ -410,6 +417,33 @@ class World:
         self.store.hold(hold)
         self.tell(f"the tenant is held: {hold.value}")
 
+    def certify(self, seconds: float = _CERTIFIED_SECONDS) -> None:
+        """Store a certificate of the target, if the contract demands one, good for so long."""
+        demand = self.policy.certificate
+        if demand is None:
+            return
+        now = self.now()
+        said = Certified(
+            certificate_id=f"certificate at {self.seconds:.3f}",
+            target_identity=TARGET_IDENTITY,
+            trials=demand.trials,
+            # However old a certificate may be, this one is not: its age counts from its end.
+            ended_at=now + timedelta(seconds=_CERTIFIED_SECONDS),
+            expires_at=now + timedelta(seconds=seconds),
+        )
+        self.store.certificates.store(MemoryCertificate(self.scope.document.digest(), said, now))
+
+    def toggle_certificate(self) -> None:
+        """The certificate is revoked or soon expires, or another one is stored."""
+        if self.store.certificates.in_force(self.scope.document.digest()):
+            self.store.certificates.revoke()
+            self.tell("the target's certificate is revoked")
+            if self.choices.of(2):
+                return
+        seconds = self.delay()
+        self.certify(seconds)
+        self.tell(f"the target is certified for {seconds:g} s")
+
     def spoil(self, effect_id: UUID) -> None:
         """The stored request becomes another one."""
         snapshot = self.store.snapshot(effect_id)
@@ -497,7 +531,9 @@ class _DueRuns:
     async def release_lifted(self, limit: int) -> int:
         """Let effects go on whose hold was lifted."""
         await stop()
-        return await self._world.store.release_lifted(limit)
+        store = self._world.store
+        certified = await store.release_certified(limit, lambda _: TARGET_IDENTITY)
+        return certified + await store.release_lifted(limit)
 
     async def ended_compensations(self, limit: int) -> list[repair.EndedCompensation]:
         """No effect of this world undoes another one."""

@@ -14,3 +14,8 @@ GRANT SELECT, INSERT ON dbos.workflow_input TO effect_broker_owner;
 GRANT USAGE ON SCHEMA dbos TO effect_broker_prune;
 GRANT SELECT, DELETE ON dbos.workflow_status, dbos.workflow_input, dbos.workflow_output,
     dbos.operation_outputs TO effect_broker_prune;
+-- The planner has to notice a backlog while it is there: one run among thousands that are queued is
+-- found by other indexes than one of few (see 0025_flat_plans.sql). The default waits for a tenth of
+-- the table.
+ALTER TABLE dbos.workflow_status
+    SET (autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000);
