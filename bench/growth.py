@@ -301,6 +301,7 @@ def _findings(
         figures,
         (
             _speeds(found),
+            _besides(last, beside, work),
             _pages(found, work),
             _plans(last, growing),
             _bytes(bytes_each),

@@ -296,6 +296,8 @@ class _Walk:
 
     def _text_bytes(self, text: str) -> int:
         """Return the canonical length of a string in bytes, quotes included."""
+        if text.isascii() and text.isprintable():  # nearly all of them: only two need an escape
+            return 2 + len(text) + text.count('"') + text.count("\\")
         if "\x00" in text:
             self._refuse(PayloadReason.NUL_CHARACTER)
         length = 2 + len(text)

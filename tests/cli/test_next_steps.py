@@ -6,7 +6,8 @@ import json
 import re
 import shlex
 import sys
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -15,6 +16,8 @@ import pytest
 
 from cli.commands import Cli
 from cli.sender import Sender
+from effect_broker.cli import effect_page
+from effect_broker.cli.effect_page import Inspection, advice
 from effect_broker.cli.next_commands import PLACEHOLDERS
 from effect_broker.cli.reasons import WORDS
 from effect_broker.obstacles import obstacle
@@ -151,6 +154,25 @@ def test_what_is_held_is_told_with_the_line_that_lets_it_go(desk: Desk) -> None:
 
 def test_every_reason_that_waits_for_somebody_says_what_to_do() -> None:
     assert {reason for reason, words in WORDS.items() if words.remedy is None} == NOTHING_TO_DO
+
+
+@pytest.mark.parametrize("parked", [True, False])
+def test_the_page_says_what_its_reason_asks_for_whether_it_is_due_again_or_not(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, parked: bool
+) -> None:
+    effect_id, seen = desk.submit("acme.charge", "order:5:charge"), list[Inspection]()
+    with monkeypatch.context() as patched:
+        patched.setattr(effect_page, "body", seen.append)
+        desk.broker("effects", "inspect", effect_id, "--json")
+    (one,) = seen
+    due_at = None if parked else one.detail.now + timedelta(hours=1)
+    for reason, words in WORDS.items():
+        intent = replace(one.detail.intent, reason=str(reason), next_action_at=due_at)
+        detail = replace(one.detail, intent=intent, parked=parked)
+        said = list(advice(replace(one, detail=detail)))
+        assert (words.remedy in said) == (words.remedy is not None), reason
+        goes_on = "Nothing to do: the broker goes on by itself." in said
+        assert goes_on == (words.remedy is None and not parked), reason
 
 
 def test_an_id_can_be_copied_at_80_columns(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

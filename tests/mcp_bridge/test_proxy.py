@@ -118,6 +118,25 @@ async def test_a_property_of_the_same_name_is_a_question_to_the_configuration(
     assert list(shown["properties"]) == ["intent", "operation_key"]
 
 
+async def test_a_tool_that_gets_a_property_of_the_same_name_later_is_refused(
+    broker: AsyncBroker, notes: Notes
+) -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"title": {"type": "string"}}}
+    notes.add_tools({"name": "book", "inputSchema": schema})
+    tools = {"book": {"effect": "notes.idempotent"}}
+    async with proxied(broker, proxy_config(notes, tools=tools)) as client:
+        await tools_of(client)
+        schema["properties"]["operation_key"] = {"enum": ["add", "remove"]}
+        notes.add_tools({"name": "book", "inputSchema": schema})
+        # What is shown now is the server's own property, and no key of ours.
+        shown = (await tools_of(client))["book"].input_schema
+        assert shown == schema
+        refused = await client.call_tool("book", {"title": "a", "operation_key": "add"})
+    assert refused.is_error
+    assert told_of(refused)["error"] == "tool_changed"
+    assert notes.created == []
+
+
 async def test_an_upstream_that_is_not_there_stops_the_proxy_at_its_start(
     broker: AsyncBroker, notes: Notes
 ) -> None:

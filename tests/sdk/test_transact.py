@@ -16,7 +16,9 @@ import psycopg
 import pytest
 from psycopg import Connection
 from psycopg.rows import TupleRow
+from sqlalchemy import Connection as SqlConnection
 from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -193,6 +195,31 @@ def test_a_body_cannot_commit_a_half(shop: Business, direct: Broker) -> None:
             operation_key="shop:half",
         )
     assert shop.intents("shop:half") == 0
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_no_body_ends_a_transaction_of_sqlalchemy(
+    shop: Business, direct: Broker, ends: str
+) -> None:
+    # SQLAlchemy itself permits it inside a savepoint, and tells nobody.
+    insert = text("INSERT INTO orders VALUES (:name, 5)")
+    engine = create_engine(shop.alchemy_url, poolclass=NullPool)
+    for kind, source in (("session", Session(engine)), ("connection", engine.connect())):
+        name = f"{ends}_{kind}"
+
+        def body(source: Session | SqlConnection = source, name: str = name) -> None:
+            source.execute(insert, {"name": name})
+            getattr(source, ends)()
+
+        with source:
+            with pytest.raises(DBAPIError, match=f"Explicit {ends}"):
+                direct.transact(
+                    source, body, tool=TOOL, arguments=entry(name), operation_key=f"shop:{name}"
+                )
+            source.rollback()
+            source.execute(text("SELECT 1"))
+            source.commit()
+        assert (shop.orders(name), shop.intents(f"shop:{name}")) == (0, 0)
 
 
 @pytest.mark.parametrize("ends", ["commit", "rollback"])

@@ -114,3 +114,15 @@ def test_a_replay_reads_nothing_of_the_other_effects(
     # Else it would be a table of all effects of the tenant, made anew for each replay.
     found = re.search(r"using effect_intents_pkey .*\n *Index Cond: .*effect_id =", plan)
     assert found is not None, plan
+
+
+@pytest.mark.parametrize("table", ["effect_broker.effect_intents", "dbos.workflow_status"])
+def test_statistics_follow_a_backlog_however_long_the_history_is(
+    shared_database: Database, table: str
+) -> None:
+    with psycopg.connect(shared_database.superuser_url) as superuser:
+        row = superuser.execute(
+            "SELECT reloptions FROM pg_class WHERE oid = %s::regclass", [table]
+        ).fetchone()
+    assert row is not None
+    assert {"autovacuum_analyze_scale_factor=0", "autovacuum_analyze_threshold=2000"} <= set(row[0])

@@ -210,7 +210,8 @@ class _Alchemy:
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
-        with self._source.begin_nested():
+        # SQLAlchemy lets a body end the whole transaction, and tells nobody; psycopg does not.
+        with self._source.begin_nested(), (await self.driver()).transaction():
             yield
 
 
@@ -238,7 +239,7 @@ class _AsyncAlchemy:
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
-        async with self._source.begin_nested():
+        async with self._source.begin_nested(), (await self.driver()).transaction():
             yield
 
 

@@ -6,7 +6,7 @@
 -- snapshot of its own, so that what is read after it sees what was waited for.
 CREATE FUNCTION effect_broker.lock_effect(p_tenant_id uuid, p_effect_id uuid)
 RETURNS SETOF effect_broker.effect_intents
-LANGUAGE plpgsql SET search_path = pg_catalog, effect_broker, pg_temp AS $$
+LANGUAGE plpgsql ROWS 1 SET search_path = pg_catalog, effect_broker, pg_temp AS $$
 BEGIN
     PERFORM set_config('effect_broker.tenant_id', p_tenant_id::text, true);
     RETURN QUERY
@@ -133,3 +133,12 @@ END $$;
 REVOKE ALL ON FUNCTION effect_broker.settle_success FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION effect_broker.settle_success
     TO effect_broker_api, effect_broker_worker;
+
+-- The same text as before, in the language that keeps the plan of an expression: the digest of an
+-- event calls it a dozen times, and takes half of its time now.
+CREATE OR REPLACE FUNCTION effect_broker.canonical_field(field text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+BEGIN
+    RETURN CASE WHEN field IS NULL THEN '-;'
+                ELSE octet_length(convert_to(field, 'UTF8')) || ':' || field || ';' END;
+END $$;
