@@ -43,7 +43,7 @@ check: $(READY) ## format, lint, types, arrows, and the repository's own rules
 	@$(BIN)/ruff format --check --quiet $(CODE) || { echo "make fmt formats these files"; exit 1; }
 	@$(BIN)/ruff check --quiet $(CODE)
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/lint-imports --no-logo --no-cache
 	@$(BIN)/pytest --quiet tests/repository $(ARGS)
 
 fmt: $(READY) ## format, and fix what can be fixed without a decision

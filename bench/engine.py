@@ -41,10 +41,10 @@ class _Run:
 
     def measure(self) -> None:
         """Take all measurements, round by round."""
-        self._broker.prepare()
-        limit.run(self._prepared())
         rounds = self._ground.rounds
         try:
+            self._broker.prepare()
+            limit.run(self._prepared())
             with BareDbos(
                 self._bare_url, self._broker.target_url, self._ground.poll_seconds
             ) as bare:

@@ -20,6 +20,9 @@ URL_CHARS_MAX: Final = 2048
 _PRINTABLE: Final = re.compile(r"[!-~]+")
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+# Inside by their meaning, and global by the library's list: site-local addresses, which networks
+# still route (RFC 3879), and segment identifiers of a provider's own (RFC 9602).
+_INSIDE: Final = (ipaddress.ip_network("fec0::/10"), ipaddress.ip_network("5f00::/16"))
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -63,6 +66,8 @@ def may_be_reached(address: str, networks: Networks) -> bool:
             known = ipaddress.IPv4Address(int(known) & 0xFFFF_FFFF)
     if any(known in network for network in networks if network.version == known.version):
         return True
+    if any(known in network for network in _INSIDE if network.version == known.version):
+        return False
     return known.is_global and not known.is_multicast and not known.is_reserved
 
 

@@ -156,7 +156,8 @@ def test_waits_grow_to_their_cap_with_jitter_and_a_receivers_wish_has_an_end() -
         "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",
         "0.0.0.0", "255.255.255.255", "224.0.0.1", "240.0.0.1", "::1", "::", "fe80::1",
         "fe80::1%eth0", "fc00::1", "fd00:ec2::254", "ff02::1", "::ffff:127.0.0.1",
-        "::ffff:169.254.169.254", "64:ff9b::7f00:1", "2002:7f00:1::", "not an address", "",
+        "::ffff:169.254.169.254", "64:ff9b::7f00:1", "2002:7f00:1::", "fec0::1", "5f00::1",
+        "not an address", "",
     ],
 )  # fmt: skip
 def test_an_address_inside_is_not_reached(address: str) -> None:

@@ -289,6 +289,10 @@ async def test_bad_requests_get_a_stable_code_and_reach_nothing(
             (await place(ada, order, note="x" * 100), 413, "request_too_large"),
             (await ada.get("/idempotency-keys/"), 400, "key_invalid"),
         ]  # fmt: skip
+        # A path that no canonical form has is one of the application's own to answer.
+        odd = {"Idempotency-Key": f"{order}n"}
+        for _ in range(2):
+            assert (await ada.post("/orders/%00", json={**body, "order": "n"}, headers=odd)).is_success
     for answer, status, code in cases:
         assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert shop.orders(order) == 0

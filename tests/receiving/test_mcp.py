@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import mcp_types as types
 import pytest
 from mcp import Client
+from mcp.server.mcpserver import MCPServer
 
+from effect_broker.receiving import idempotent, register_look_up
 from receiving.orders_mcp import high_server, low_server
-from receiving.shop import Shop
+from receiving.shop import Shop, SqliteShop
 
 META_KEY = "dev.effect-broker/idempotency-key"
 ShopOf = Callable[..., Shop]
@@ -146,3 +149,42 @@ async def test_keys_are_required_unless_the_tool_says_otherwise(
         "order",
         "amount",
     }
+
+
+async def test_a_cancelled_call_keeps_its_key_until_its_thread_has_ended(
+    shop: Shop, order: str
+) -> None:
+    entered, go_on, wrote = asyncio.Event(), threading.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+    server: MCPServer[Any] = MCPServer("shop")
+
+    @server.tool()
+    @idempotent(shop.store)
+    def place_order(order: str, amount: int) -> str:
+        """Works in a thread, which nobody can stop."""
+        loop.call_soon_threadsafe(entered.set)
+        assert go_on.wait(20)
+        if isinstance(shop, SqliteShop):
+            asyncio.run(shop.write(order, amount))
+        wrote.set()
+        return "placed"
+
+    register_look_up(server, shop.store)
+    async with Client(server) as client:
+        first = asyncio.create_task(call(client, order))
+        await entered.wait()
+        first.cancel()
+        await asyncio.sleep(0.1)  # in which the server hears of it
+        assert code_of(await call(client, order)) == "in_progress"
+        assert (await look(client, order))["state"] == "in_progress"
+        go_on.set()
+        async with asyncio.timeout(10):
+            while (ended := (await look(client, order))["state"]) == "in_progress":
+                await asyncio.sleep(0.02)
+        await asyncio.wait({first})
+    assert first.cancelled()
+    assert wrote.is_set()
+    # The work was done; in a shared transaction it was taken back with the claim.
+    assert ended == ("not_landed" if shop.store.atomic else "unknown")
+    if isinstance(shop, SqliteShop):
+        assert shop.orders(order) == (0 if shop.store.atomic else 1)

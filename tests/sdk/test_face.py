@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import gc
 import inspect
 import json
@@ -78,6 +79,34 @@ def test_a_face_that_is_closed_during_a_call_ends_the_call(scene: Scene, access:
     scene.broker.target.client.release("closed")
     with access.broker() as other:
         assert isinstance(other.result(effect, deadline=PATIENT), Succeeded)
+
+
+def test_what_the_collector_ends_in_the_clients_own_thread_does_not_wait_for_itself(
+    access: Access,
+) -> None:
+    # Python collects in whichever thread it comes to it; here that is the client's own.
+    with access.broker() as made:
+        ended: concurrent.futures.Future[type[BaseException]] = concurrent.futures.Future()
+
+        def left() -> Iterator[None]:
+            try:
+                yield
+            finally:
+                try:
+                    made.get("00000000-0000-0000-0000-000000000000")
+                except BaseException as problem:
+                    ended.set_result(type(problem))
+
+        with pytest.raises(effect_broker.NotFound):
+            made.get("00000000-0000-0000-0000-000000000000")
+        running = made._running
+        assert running is not None
+        generators = [left()]
+        next(generators[0])
+        running._loop.call_soon_threadsafe(generators.clear)
+        assert ended.result(20) is Closed
+        with pytest.raises(effect_broker.NotFound):
+            made.get("00000000-0000-0000-0000-000000000000")
 
 
 def test_a_face_that_nobody_holds_ends_its_thread(access: Access) -> None:

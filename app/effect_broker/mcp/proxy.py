@@ -63,6 +63,9 @@ class Proxy:
         self._broker = broker
         self._bus = InMemorySubscriptionBus()
         self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
+        # Tools whose input has got a property of the operation key's name since the check. Whoever
+        # has been shown that means the server's own property by it, and no key of the broker's.
+        self._unfit: set[str] = set()
         self._upstream = Upstream(config, secrets, self._announce)
         self.server: Server[Any] = _ProxyServer(
             "effect-broker-proxy",
@@ -149,7 +152,11 @@ class Proxy:
             return tool
         name = self._config.key_name(entry)
         # A tool that came later and does not fit is shown as it is, and refused when it is called.
-        return tool if mirror_problem(tool, name) else mirrored(tool, name)
+        if mirror_problem(tool, name) is not None:
+            self._unfit.add(tool.name)
+            return tool
+        self._unfit.discard(tool.name)
+        return mirrored(tool, name)
 
     async def _announce(self) -> None:
         await self._bus.publish(ToolsListChanged())
@@ -207,6 +214,16 @@ class Proxy:
 
     async def _effect(self, entry: ContractedTool, params: CallToolRequestParams) -> CallToolResult:
         name = self._config.key_name(entry)
+        if params.name in self._unfit:
+            return refused(
+                Refusal(
+                    error="tool_changed",
+                    message=f"{params.name} has got a property {name} of its own, so that it "
+                    "cannot carry the operation key any more. Nothing was sent. Do not look for "
+                    "another way; tell the user that the proxy's configuration has to name another "
+                    "property.",
+                )
+            )
         arguments = dict(params.arguments or {})
         operation_key = arguments.pop(name, None)
         if not isinstance(operation_key, str):

@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
+import anyio
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.server.mcpserver import Context, MCPServer
@@ -215,6 +216,27 @@ async def _call_once(
     if isinstance(ended, Failed) and ended.error is not None and not _was_meant(ended.error):
         keys.on_failure(ended.error)
     return _told(ended, said)
+
+
+async def _in_thread(function: Callable[[], Any]) -> Any:
+    """Run a plain function in a thread; a call that is cancelled meanwhile ends after it.
+
+    A thread cannot be stopped. Were its claim given up under it, the next call with the key would
+    be at work beside it, and what it still writes would be in no transaction of the claim's.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    work = asyncio.ensure_future(asyncio.to_thread(function))
+    # The server's own cancelling comes again at every turn of the loop; this keeps it outside.
+    with anyio.CancelScope(shield=True):
+        while not work.done():
+            try:
+                await asyncio.wait({work})
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if cancelled is not None:
+        work.exception()  # seen: nobody is there any more to be told
+        raise cancelled
+    return work.result()
 
 
 def _kept(store: KeyStore, result: Called) -> KeptResult | None:

@@ -312,7 +312,14 @@ class _Running:
         self._thread.start()
 
     def run(self, call: Callable[[AsyncBroker], Coroutine[Any, Any, T]]) -> T:
-        """Run a call in the loop and return what it returns."""
+        """Run a call in the loop and return what it returns.
+
+        Raises:
+            Closed: in the loop's own thread, where it would wait for itself. No caller is there,
+                but the collector is: it ends the generator of somebody's, and the block in it.
+        """
+        if threading.current_thread() is self._thread:
+            raise Closed("A call from the client's own thread would wait for itself.")
         calls = self._calls
 
         async def counted() -> T:
