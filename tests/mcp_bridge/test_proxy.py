@@ -124,7 +124,7 @@ async def test_a_tool_that_gets_a_property_of_the_same_name_later_is_refused(
     schema: dict[str, Any] = {"type": "object", "properties": {"title": {"type": "string"}}}
     notes.add_tools({"name": "book", "inputSchema": schema})
     tools = {"book": {"effect": "notes.idempotent"}}
-    async with proxied(broker, proxy_config(notes, tools=tools)) as client:
+    async with proxied(broker, proxy_config(notes, tools=tools, wait_seconds=0)) as client:
         await tools_of(client)
         schema["properties"]["operation_key"] = {"enum": ["add", "remove"]}
         notes.add_tools({"name": "book", "inputSchema": schema})

@@ -166,12 +166,7 @@ class IdempotentASGI:
             return None  # the client has gone before the request was whole
         if len(body) > self._request_bytes_max:
             return await _refuse(send, Refusal.REQUEST_TOO_LARGE)
-        asked = {
-            "method": scope["method"],
-            "path": scope["path"],
-            "query": scope["query_string"].decode("latin-1"),
-        }
-        request = KeyedRequest(owner, key, request_digest(asked, body))
+        request = KeyedRequest(owner, key, request_digest(_asked(scope), body))
         answer = _Answer(self._store.result_bytes_max)
 
         async def work() -> KeptResult | None:
@@ -223,6 +218,19 @@ class IdempotentASGI:
         status = 404 if standing.state is Landed.NOT_LANDED else 200
         headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
         return await _send(send, status, headers, _json(standing.as_json(key)))
+
+
+def _asked(scope: Scope) -> dict[str, str]:
+    """What a body is for. A text that has no canonical form (NUL) is named by its bytes."""
+    asked: dict[str, str] = {"method": scope["method"]}
+    texts = {"path": scope["path"], "query": scope["query_string"].decode("latin-1")}
+    for name, text in texts.items():
+        raw = text.encode("utf-8", "surrogatepass")
+        if b"\0" in raw or raw != text.encode("utf-8", "replace"):
+            asked[f"{name}_bytes"] = raw.hex()
+        else:
+            asked[name] = text
+    return asked
 
 
 class _Answer:

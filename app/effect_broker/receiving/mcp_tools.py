@@ -107,7 +107,7 @@ def idempotent(
             async def call() -> Called:
                 if inspect.iscoroutinefunction(function):
                     return converted(await function(**given))
-                return converted(await asyncio.to_thread(functools.partial(function, **given)))
+                return converted(await _in_thread(functools.partial(function, **given)))
 
             request = cast(Context[Any, Any], context).request_context
             asked = dict(request.params or {})
