@@ -23,7 +23,8 @@ again inside the transaction that grants an attempt, on the database clock.
                                                             polled; else by safety class
 
 Where a contract leaves the sending to callers, a dispatch of row 7, 9 or 11 is not the broker's to
-make: it waits for a caller (`effect_contracts.election` says who may be elected).
+make: it waits for a caller (`effect_contracts.election` says who may be elected). Where it limits
+how hard its target is driven, a dispatch that does not fit waits for its turn (`pacing`).
 
 Words: *deadline(a)* is the latest moment at which attempt a may still put bytes on the wire; an
 attempt is *cleared* if its own outcome, or conclusive evidence that covers its ordinal, proves
@@ -57,6 +58,7 @@ from effect_contracts.facts import (
 )
 from effect_contracts.life import LifeEvent
 from effect_contracts.retention import key_expires_at
+from effect_contracts.turn import turn_of
 
 __all__ = [
     "Action",
@@ -137,7 +139,7 @@ class _Case:
             or self._unreachable()
         )
         awaits = self.policy.awaits_caller and decided.action is Action.DISPATCH
-        return self._awaiting_caller(decided) if awaits else decided
+        return self._awaiting_caller(decided) if awaits else self._in_turn(decided)
 
     # Rows 1, 2 and 2b ---------------------------------------------------------------------
 
@@ -319,6 +321,13 @@ class _Case:
         action = Action.PARK if at is None else Action.WAIT
         event = self._resting_event()
         return Decision(action, event, Reason.AWAITING_CALLER, granted.row, at=at)
+
+    def _in_turn(self, granted: Decision) -> Decision:
+        at = turn_of(self.facts, self.policy, self.now)
+        if at is None or granted.action is not Action.DISPATCH:
+            return granted
+        event = self._resting_event()
+        return Decision(Action.WAIT, event, Reason.TARGET_BUSY, granted.row, at=at)
 
     # Row 11 -------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ class Reason(StrEnum):
     NO_COMMIT_PROVED = "no_commit_proved"
     ATTEMPT_OPEN = "attempt_open"
     BACKOFF = "backoff"
+    TARGET_BUSY = "target_busy"
     SETTLING = "settling"
     IN_PROGRESS = "in_progress"
     LOOK_UP = "look_up"

@@ -52,6 +52,7 @@ from effect_contracts.expressions import (
 from effect_contracts.facts import Policy, SafetyClass
 from effect_contracts.http_settings import Extraction, HttpSettings
 from effect_contracts.keys import KeyFormat, KeyKind
+from effect_contracts.limit_settings import LimitSettings, limits_of
 from effect_contracts.mcp_settings import McpSettings
 from effect_contracts.nats_settings import NatsSettings
 from effect_contracts.section import Section
@@ -217,6 +218,7 @@ class ContractDocument(Section):
         transit_seconds: how long a request may travel after its last byte has left.
         clock_margin_seconds: how far two clocks may drift apart during one attempt.
         oversight: what persons have to agree to, and what has to be certified; absent, nothing.
+        limits: how hard the target is driven at most; absent, as hard as workers can.
         webhook: how deliveries of the target's webhook are believed and read; absent, none count.
     """
 
@@ -241,6 +243,7 @@ class ContractDocument(Section):
     retry: RetrySettings = RetrySettings()
     probe: ProbeSchedule = ProbeSchedule()
     oversight: OversightSettings | None = None
+    limits: LimitSettings | None = None
     webhook: WebhookSettings | None = None
 
     @model_validator(mode="after")
@@ -428,6 +431,7 @@ def policy_of(document: ContractDocument) -> Policy:
         probe_horizon_seconds=probe.horizon_seconds,
         approval_valid_seconds=oversight.approval_valid_seconds,
         certificate=demand_of(oversight.certificate, document.account),
+        limits=limits_of(document.limits),
     )
 
 
@@ -561,6 +565,7 @@ __all__ = [
     "CertificateSettings",
     "ContractDocument",
     "KeySettings",
+    "LimitSettings",
     "OversightSettings",
     "PostgresSettings",
     "ProbeSchedule",

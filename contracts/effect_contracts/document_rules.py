@@ -22,6 +22,7 @@ from effect_contracts.facts import Policy, SafetyClass
 from effect_contracts.http_rules import broken_http_rules
 from effect_contracts.http_settings import HttpSettings
 from effect_contracts.keys import key_format_problem
+from effect_contracts.limit_settings import broken_limit_rules
 from effect_contracts.mcp_rules import broken_mcp_rules
 from effect_contracts.mcp_settings import McpSettings
 from effect_contracts.webhook_rules import broken_webhook_rules
@@ -71,6 +72,8 @@ def broken_rules(document: ContractDocument) -> list[ContractProblem]:
         problems += broken_client_rules(document, document.adapter)
     if document.oversight is not None and document.oversight.certificate is not None:
         problems += broken_certificate_rules(document, document.oversight.certificate)
+    if document.limits is not None:
+        problems += broken_limit_rules(document, document.limits)
     if document.webhook is not None:
         problems += broken_webhook_rules(document, document.webhook)
     return problems

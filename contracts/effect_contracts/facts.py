@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from effect_contracts.pacing import Limits, Pace
+
 
 class SafetyClass(StrEnum):
     """What the target can honestly promise; the guarantee follows from it."""
@@ -239,6 +241,8 @@ class Facts:
         send_before: no first attempt may start at or after this moment.
         approved_at: when somebody has last approved the first attempt, if anybody has.
         certificates: those in force of the effect's contract; read only where it demands one.
+        turn_at: the turn at a limited target that was given to the effect, and not lost since.
+        pace: of a limited target, under its lock; None for whoever does not hold that.
         jitter_seed: stable per effect; spreads the back-off of many effects, never of one.
         bounds_restart_at: after a database restore, running bounds count from here.
     """
@@ -254,6 +258,8 @@ class Facts:
     send_before: datetime | None = None
     approved_at: datetime | None = None
     certificates: tuple[Certified, ...] = ()
+    turn_at: datetime | None = None
+    pace: Pace | None = None
     jitter_seed: int = 0
     bounds_restart_at: datetime | None = None
 
@@ -280,6 +286,7 @@ class Policy:
         approval_valid_seconds: the first attempt has to start within this time of an approval;
             None where it needs none.
         certificate: what is asked of the certificate that every attempt needs; None where none is.
+        limits: how hard the target is driven at most; None where nothing limits it.
         awaits_caller: no worker sends it; an attempt begins with a caller's election.
         lease_seconds_max: how long a caller's attempt may be extended to in all; None where it is
             not extended.
@@ -306,5 +313,6 @@ class Policy:
     probe_horizon_seconds: float = 86400.0
     approval_valid_seconds: float | None = None
     certificate: CertificateDemand | None = None
+    limits: Limits | None = None
     awaits_caller: bool = False
     lease_seconds_max: float | None = None

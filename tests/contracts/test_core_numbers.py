@@ -32,6 +32,7 @@ DOCUMENTED = {
     "probe_horizon_seconds": 86400.0,
     "approval_valid_seconds": None,
     "certificate": None,
+    "limits": None,
     "awaits_caller": False,
     "lease_seconds_max": None,
 }

@@ -29,6 +29,7 @@ from effect_broker.protocol.ports import (
     Change,
     CommitUnknown,
     EffectStore,
+    IdentityOf,
     Mutation,
     Plan,
     Ports,
@@ -171,13 +172,15 @@ class TroubledStore:
         """Untroubled."""
         return await self.inner.load(tenant_id, effect_id)
 
-    async def change(self, tenant_id: UUID, effect_id: UUID, plan: Plan[T]) -> T:
+    async def change(
+        self, tenant_id: UUID, effect_id: UUID, plan: Plan[T], paced: IdentityOf | None = None
+    ) -> T:
         """Meet the next trouble."""
         trouble = await self._next()
         if trouble is Trouble.LOST_UNDONE:
-            await self.inner.change(tenant_id, effect_id, lambda s: Change(plan(s).result))
+            await self.inner.change(tenant_id, effect_id, lambda s: Change(plan(s).result), paced)
         if trouble in {Trouble.NONE, Trouble.LOST_COMMITTED}:
-            result = await self.inner.change(tenant_id, effect_id, plan)
+            result = await self.inner.change(tenant_id, effect_id, plan, paced)
             if (after := self.after) is not None:
                 self.after = None
                 await after()

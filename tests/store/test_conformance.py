@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import cast
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from psycopg import Connection
@@ -18,18 +18,24 @@ from effect_broker.store.catalogue import Catalogue
 from effect_broker.store.elections import PostgresElections
 from effect_broker.store.pool import Pool
 from effect_broker.store.runs import PostgresWorkerStore
+from effect_broker.store.tenants import Tenants
 from effect_contracts.document import ContractDocument
 from effect_contracts.facts import Certified, SafetyClass
 from store.conformance import Both, StoreConformance, World
 from store.conformance_certificates import CertificateConformance, Certifying, demanding
 from store.conformance_elections import ElectionConformance
+from store.conformance_limits import LimitConformance, Limited, limiting
 from store.conformance_urgency import UrgencyConformance
 from store.issuer import Issuer
 from store.samples import contract
 
 
 class TestPostgres(
-    StoreConformance, UrgencyConformance, ElectionConformance, CertificateConformance
+    StoreConformance,
+    UrgencyConformance,
+    ElectionConformance,
+    CertificateConformance,
+    LimitConformance,
 ):
     """The store of production, as the worker's role; its submit is the API's own function."""
 
@@ -74,8 +80,29 @@ class TestPostgres(
             issuer.revoke,
         )
 
+    @pytest.fixture
+    async def limited(
+        self, world: World, admin_pool: Pool, superuser: Connection[TupleRow]
+    ) -> Limited:
+        """The paces of the tests before are forgotten: the database is shared."""
+        superuser.execute(
+            "TRUNCATE effect_broker.limited_attempts, effect_broker.limited_tenants,"
+            " effect_broker.limited_targets"
+        )
+        documents = limiting()
+        for document in documents:
+            await Catalogue(admin_pool).apply(document)
+        other = await Tenants(admin_pool).create(f"t-{uuid4().hex[:12]}", "hmac-1")
+        return Limited(world, documents, other.tenant_id)
 
-class TestMemory(StoreConformance, UrgencyConformance, ElectionConformance, CertificateConformance):
+
+class TestMemory(
+    StoreConformance,
+    UrgencyConformance,
+    ElectionConformance,
+    CertificateConformance,
+    LimitConformance,
+):
     """The store of the simulator."""
 
     @pytest.fixture
@@ -115,3 +142,11 @@ class TestMemory(StoreConformance, UrgencyConformance, ElectionConformance, Cert
             lambda target: store.release_certified(10, lambda _: target),
             revoke,
         )
+
+    @pytest.fixture
+    def limited(self, world: World) -> Limited:
+        """Contracts that limit, and a second tenant."""
+        documents = limiting()
+        for document in documents:
+            cast(MemoryStore, world.store).apply_contract(document)
+        return Limited(world, documents, UUID(int=2))

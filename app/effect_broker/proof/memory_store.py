@@ -16,6 +16,7 @@ from uuid import UUID
 
 from effect_adapters.base import Answer
 from effect_broker.proof.memory_certificates import MemoryCertificates, has_come
+from effect_broker.proof.memory_paces import MemoryPaces
 from effect_broker.protocol import election
 from effect_broker.protocol.ports import (
     Acknowledge,
@@ -35,7 +36,9 @@ from effect_broker.protocol.ports import (
     ExtendAttempt,
     FenceMutation,
     FreezeContract,
+    IdentityOf,
     Intent,
+    KeepPace,
     LoseAttempt,
     Mutation,
     Plan,
@@ -51,6 +54,7 @@ from effect_broker.protocol.ports import (
 )
 from effect_broker.protocol.submission import Elected, FirstElection, Submission, Submitted
 from effect_broker.protocol.urgency import NO_URGENCY, urgency_after
+from effect_contracts.decision import Reason
 from effect_contracts.document import ContractDocument
 from effect_contracts.facts import (
     FINAL_STATES,
@@ -80,6 +84,7 @@ _FACTS = (
     AddReceipt,
     AskToReconcile,
     AddApproval,
+    KeepPace,
 )
 
 # The holds that stand in a row of their own, which somebody lifts by changing that row.
@@ -142,6 +147,7 @@ class MemoryStore:
         self.frozen: set[tuple[UUID, str, str]] = set()
         self.holds: set[Hold] = set()
         self.certificates = MemoryCertificates(now)
+        self.paces = MemoryPaces()
 
     # Contracts and submit --------------------------------------------------------------------
 
@@ -232,11 +238,16 @@ class MemoryStore:
         """See `EffectStore.load`."""
         return self._snapshot(self._row(tenant_id, effect_id))
 
-    async def change(self, tenant_id: UUID, effect_id: UUID, plan: Plan[T]) -> T:
+    async def change(
+        self, tenant_id: UUID, effect_id: UUID, plan: Plan[T], paced: IdentityOf | None = None
+    ) -> T:
         """See `EffectStore.change`."""
         row = self._row(tenant_id, effect_id)
         async with row.lock:
-            change = plan(self._snapshot(row))
+            snapshot = self._snapshot(row)
+            if paced is not None and snapshot.document.limits is not None:
+                snapshot = self._paced(snapshot, paced(snapshot.document))
+            change = plan(snapshot)
             self._apply(row, change.writes)
             return change.result
 
@@ -348,6 +359,7 @@ class MemoryStore:
             send_before=row.send_before,
             approved_at=row.approved_at,
             certificates=certificates,
+            turn_at=intent.next_action_at if intent.reason == Reason.TARGET_BUSY else None,
             jitter_seed=intent.effect_id.int,
         )
         mutated = [o for o, kind in row.mutations.items() if kind == "mutation"]
@@ -365,6 +377,14 @@ class MemoryStore:
             urgency=row.urgency,
             alert=row.alert,
         )
+
+    def _paced(self, snapshot: Snapshot, identity: str) -> Snapshot:
+        intent, attempts = snapshot.intent, {}
+        for row in self._rows.values():
+            attempts.update({a.attempt_id: a.fact for a in row.attempts})
+        target = (intent.contract_name, identity)
+        pace = self.paces.of(target, intent.tenant_id, attempts, snapshot.now)
+        return replace(snapshot, facts=replace(snapshot.facts, pace=pace))
 
     def _apply(
         self, row: _Row, writes: tuple[Write, ...], mutated: Mapping[int, str] | None = None
@@ -392,6 +412,9 @@ class MemoryStore:
             "reconcile_asked_at", "cancel_requested_at", "approvals", "approved_at",
         ):  # fmt: skip
             setattr(row, name, getattr(copy, name))
+        for write in writes:
+            if isinstance(write, KeepPace):
+                self.paces.keep(write, row.intent)
         for generation in started:
             self._enqueue(row.intent.tenant_id, row.intent.effect_id, generation)
 
@@ -437,7 +460,7 @@ class MemoryStore:
                 row.resolutions.append(write)
                 failed = write.conclusion is Conclusion.FAILED
                 row.failed_by_operator = row.failed_by_operator or failed
-            case FreezeContract():
+            case FreezeContract() | KeepPace():
                 pass  # not of this row; done when all else stands
             case Requeue():
                 _guard(row.intent.generation == write.expected_generation)

@@ -44,6 +44,7 @@ from effect_broker.protocol.ports import (
     Change,
     EvidenceRow,
     FenceMutation,
+    KeepPace,
     RecordOutcome,
     Requeue,
     Sealed,
@@ -55,7 +56,7 @@ from effect_broker.protocol.ports import (
 from effect_contracts import operations
 from effect_contracts.audit import is_count
 from effect_contracts.backoff import exponential_seconds
-from effect_contracts.decide import Action, Reason, deadline, decide
+from effect_contracts.decide import Action, Decision, Reason, deadline, decide
 from effect_contracts.election import sender_actor
 from effect_contracts.facts import (
     CODE_FAILURE_NOTICE,
@@ -63,10 +64,13 @@ from effect_contracts.facts import (
     Attempt,
     Evidence,
     EvidenceSource,
+    Facts,
     Outcome,
     Verdict,
 )
 from effect_contracts.life import LifeEvent, is_final, move
+from effect_contracts.pacing import Place
+from effect_contracts.turn import place_of
 
 # A run that comes back this often without a new fact waits longer each time, and is then shown
 # to a person: something about this effect breaks its runs. The waits add up to about two hours, so
@@ -82,6 +86,7 @@ class GrantKind(StrEnum):
 
     GRANTED = "granted"
     STALE = "stale"
+    BUSY = "busy"
     OWNED = "owned"
 
 
@@ -145,6 +150,9 @@ def grant_attempt(
         return Change(Grant(GrantKind.STALE))
     facts, policy = held_facts(snapshot, identity), snapshot.document.policy()
     decision = decide(facts, policy, snapshot.now)
+    found = place_of(facts, policy, snapshot.now)
+    if decision.reason is Reason.TARGET_BUSY and found is not None:
+        return _turn_given(snapshot, facts, decision, found, identity, executor_id)
     if decision.action is not Action.DISPATCH or decision.ordinal != ordinal:
         return Change(Grant(GrantKind.STALE))
     deadline_at = snapshot.now + timedelta(seconds=policy.attempt_deadline_seconds)
@@ -175,8 +183,27 @@ def grant_attempt(
     bind: tuple[Write, ...] = ()
     if intent.target_identity is None:
         bind = (BindTarget(identity),)
-    writes: tuple[Write, ...] = (*losses(decision), started, *bind, advance)
+    keep: tuple[Write, ...] = ()
+    if found is not None:
+        keep = (KeepPace(identity, found.after, attempt_id, deadline(attempt, policy)),)
+    writes: tuple[Write, ...] = (*losses(decision), started, *bind, *keep, advance)
     return Change(Grant(GrantKind.GRANTED, policy.attempt_deadline_seconds), writes)
+
+
+def _turn_given(
+    snapshot: Snapshot,
+    facts: Facts,
+    decision: Decision,
+    found: Place,
+    identity: str,
+    executor_id: str,
+) -> Change[Grant]:
+    """What the target cannot bear now is not sent: the effect waits for a turn of its own."""
+    if decision.at == snapshot.facts.turn_at:
+        return Change(Grant(GrantKind.STALE))  # nobody is to ask before the turn has come
+    kind, actor = decision.action.value, f"worker:{executor_id}"
+    waits = write_decision(snapshot, facts, decision, None, actor, kind, {})
+    return Change(Grant(GrantKind.BUSY), (KeepPace(identity, found.after), *waits.writes))
 
 
 def confirm_grant(snapshot: Snapshot, *, attempt_id: UUID) -> Change[bool]:

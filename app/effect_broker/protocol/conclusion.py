@@ -288,7 +288,7 @@ def write_decision(
     snapshot: Snapshot,
     facts: Facts,
     decision: Decision,
-    receipt_id: UUID,
+    receipt_id: UUID | None,
     actor: str,
     kind: str,
     metadata: Metadata,
@@ -299,7 +299,10 @@ def write_decision(
     state = move(intent.state, event)
     version, at = intent.version + 1, _next_action_at(snapshot, facts, decision, state)
     writes: list[Write] = [*losses(decision)]
+    if decision.reason is Reason.TARGET_BUSY and decision.at is not None:
+        metadata = {**metadata, "turn_at": receipt_time(decision.at)}
     if decision.action is Action.SETTLE:
+        assert receipt_id is not None, "a settlement has a receipt"
         receipt = _receipt(snapshot, decision, state, receipt_id)
         metadata = {**metadata, "receipt_digest": receipt.digest.hex()}
         writes.append(receipt)

@@ -30,6 +30,7 @@ from effect_contracts.facts import (
     Verdict,
 )
 from effect_contracts.life import LifeEvent
+from effect_contracts.pacing import Pace
 
 T = TypeVar("T")
 
@@ -325,6 +326,21 @@ class Requeue:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepPace:
+    """What an attempt, or a turn, leaves at a target that the contract limits.
+
+    Attributes:
+        attempt_id: of the attempt that was granted; None where the effect got a turn.
+        open_until: until when that attempt may still be sending.
+    """
+
+    target_identity: str
+    pace: Pace
+    attempt_id: UUID | None = None
+    open_until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Advance:
     """Raise the version, set the state that `life.move` gave, and append the event.
 
@@ -365,6 +381,7 @@ Write = (
     | Acknowledge
     | FreezeContract
     | Requeue
+    | KeepPace
     | Advance
 )
 
@@ -378,6 +395,9 @@ class Change(Generic[T]):
 
 
 Plan = Callable[[Snapshot], Change[T]]
+
+# How the target of a contract is named where it would be sent to.
+IdentityOf = Callable[[ContractDocument], str]
 
 
 # What a store may raise ----------------------------------------------------------------------
@@ -454,8 +474,13 @@ class EffectStore(Protocol):
             EffectMissing, StoreUnavailable.
         """
 
-    async def change(self, tenant_id: UUID, effect_id: UUID, plan: Plan[T]) -> T:
+    async def change(
+        self, tenant_id: UUID, effect_id: UUID, plan: Plan[T], paced: IdentityOf | None = None
+    ) -> T:
         """Lock the effect's row, then its contract's control row; plan; write; commit durably.
+
+        `paced` is for a plan that would send: where the contract limits its target, that target
+        (which `paced` names) is locked as well, last, and the facts hold its pace.
 
         A plan without writes commits nothing. A transaction that certainly did not commit and
         failed on a lost connection, a deadlock or a serialization failure is not retried here.

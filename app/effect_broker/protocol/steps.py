@@ -46,6 +46,8 @@ from effect_broker.protocol.ports import (
 )
 from effect_broker.protocol.results import result_bytes
 from effect_contracts.canonical import JsonValue, parse_strict
+from effect_contracts.decide import Reason
+from effect_contracts.document import ContractDocument
 from effect_contracts.facts import (
     CODE_OPERATION_GONE,
     EvidenceSource,
@@ -60,6 +62,10 @@ T = TypeVar("T")
 # A run may sleep through waits up to this long; a longer one ends the run, and the reconcile
 # loop starts the next. A slot of the worker is cheaper than a new run for a few seconds.
 SHORT_WAIT_SECONDS = 5.0
+
+# Of a turn at a limited target less is slept through: many have one at once, and each that sleeps
+# holds a slot that its tenant's other effects may need.
+BUSY_WAIT_SECONDS = 1.0
 
 # Of an effect as its submit has left it.
 _VERSION_FIRST = 1
@@ -104,7 +110,8 @@ async def reserve(ports: Ports, tenant_id: UUID, effect_id: UUID, generation: in
         if seen.next is Next.DISPATCH and snapshot.wire is None:
             await _bind_wire(ports, adapter, snapshot)
         wait = _seconds_until(seen)
-        if wait is None or wait > SHORT_WAIT_SECONDS:
+        busy = seen.reason == Reason.TARGET_BUSY
+        if wait is None or wait > (BUSY_WAIT_SECONDS if busy else SHORT_WAIT_SECONDS):
             ports.reach(FaultPoint.AFTER_RESERVE)
             return seen if wait is None else replace(seen, next=Next.END)
         await ports.process.rest(wait)
@@ -268,7 +275,7 @@ async def _granted(
         return change
 
     try:
-        await ports.store.change(tenant_id, effect_id, planned)
+        await ports.store.change(tenant_id, effect_id, planned, partial(_identity_of, ports))
     except CommitUnknown:
         confirm = partial(changes.confirm_grant, attempt_id=attempt_id)
         stands = await _until_known(
@@ -422,6 +429,11 @@ async def _evidence_added(
     seen = await ports.store.change(call.tenant_id, call.effect_id, plan)
     ports.reach(FaultPoint.AFTER_EVIDENCE_COMMIT)
     return seen
+
+
+def _identity_of(ports: Ports, document: ContractDocument) -> str:
+    """How the contract's target is named here."""
+    return ports.adapters[document.adapter.kind].identity(document)
 
 
 # Shared parts -----------------------------------------------------------------------------------

@@ -7,15 +7,12 @@ What a row says never changes; it is read and verified once in a process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from effect_broker.store.pool import Connection
 from effect_contracts.certificates import certified
-from effect_contracts.document import ContractDocument
 from effect_contracts.facts import Certified
-
-IdentityOf = Callable[[ContractDocument], str]
 
 NO_KEYS: Final[Mapping[str, bytes]] = {}
 

@@ -3,9 +3,10 @@
 What it promises: a change is planned on facts that were read under the effect's lock, and its
 writes are committed together and durably, or not at all. Round trips: submit 1, load 1, change 3,
 mutate 6 and those of the mutation itself; one more where a contract is met for the first time,
-where it demands a certificate, or where a plan writes nothing.
+where it demands a certificate, where a plan writes nothing, and two for a grant under limits.
 
-Lock order: the intent's row, then the lock of the holds (shared), then all else. Each lock and
+Lock order: the intent's row, then the lock of the holds (shared), then all else, and last a target
+that the contract limits (`effect_broker.store.paces`). Each lock and
 the facts are separate statements of one READ COMMITTED transaction, sent in one pipeline: a
 statement that has waited for a lock goes on with the snapshot from before it waited, only the next
 one sees what the other transaction has done. The clock is read last.
@@ -27,6 +28,7 @@ from effect_broker.clock import SystemClock
 from effect_broker.protocol.ports import (
     Change,
     EffectMissing,
+    IdentityOf,
     Mutation,
     Plan,
     Sealed,
@@ -41,6 +43,7 @@ from effect_broker.store.certified import NO_KEYS, CertificatesInForce
 from effect_broker.store.errors import Progress, store_errors
 from effect_broker.store.granted import SETTLE, Grants, settlement
 from effect_broker.store.observing import UNOBSERVED, StoreObserver
+from effect_broker.store.paces import lock_pace
 from effect_broker.store.pool import Connection, Pool, session
 from effect_broker.store.rows import (
     StoredEffect,
@@ -139,7 +142,9 @@ class PostgresStore:
         self._observer.loaded(snapshot)
         return snapshot
 
-    async def change(self, tenant_id: UUID, effect_id: UUID, plan: Plan[T]) -> T:
+    async def change(
+        self, tenant_id: UUID, effect_id: UUID, plan: Plan[T], paced: IdentityOf | None = None
+    ) -> T:
         """Lock, show, plan, write, commit; a success that follows on this store's own grant is
         planned on what the grant has left, and written on the same version without a look.
 
@@ -156,6 +161,8 @@ class PostgresStore:
             stored = await _lock(connection, target)
             known_at_seconds = self._grants.moment()
             snapshot = await self._snapshot(connection, stored, tenant_id)
+            if paced is not None and snapshot.document.limits is not None:
+                snapshot = await _paced(connection, snapshot, paced)
             change = plan(snapshot)
             await _finish(connection, progress, stored, snapshot, change, self._signer)
         self._grants.remember(snapshot, change, known_at_seconds)
@@ -332,6 +339,13 @@ async def _lock(connection: Connection, target: dict[str, Any]) -> StoredEffect:
         reads = [await connection.execute(read, target) for read in _FACT_READS[:-1]]
     reads.append(await connection.execute(_FACT_READS[-1], target))
     return await _stored_effect(intent, reads)
+
+
+async def _paced(connection: Connection, snapshot: Snapshot, identity_of: IdentityOf) -> Snapshot:
+    """Lock the contract's target, last of all, and show its pace as of then."""
+    intent, identity = snapshot.intent, identity_of(snapshot.document)
+    pace, now = await lock_pace(connection, intent.tenant_id, intent.contract_name, identity)
+    return replace(snapshot, now=now, facts=replace(snapshot.facts, pace=pace))
 
 
 async def _stored_effect(intent: Any, reads: list[Any]) -> StoredEffect:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
 from effect_broker.protocol.ports import AttemptRow, EvidenceRow, Intent, Sealed, Urgency
 from effect_broker.protocol.submission import Standing
+from effect_contracts.decision import Reason
 from effect_contracts.facts import (
     Alert,
     Attempt,
@@ -135,9 +137,15 @@ def facts_of(stored: StoredEffect) -> Facts:
         holds=_holds(intent, context),
         send_before=intent["send_before"],
         approved_at=intent["approved_at"],
+        turn_at=turn_given(intent["reason"], intent["next_action_at"]),
         jitter_seed=jitter_seed(intent["effect_id"]),
         bounds_restart_at=context["bounds_restart_at"],
     )
+
+
+def turn_given(reason: str, next_action_at: datetime | None) -> datetime | None:
+    """Return the turn at a limited target that an intent waits for, or has waited for."""
+    return next_action_at if reason == Reason.TARGET_BUSY else None
 
 
 def jitter_seed(effect_id: UUID) -> int:

@@ -11,9 +11,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from effect_broker import hosting
+from effect_broker.protocol.ports import IdentityOf
 from effect_broker.repair import DrilledRun, DueEffect, EndedCompensation
 from effect_broker.store import statements as sql
-from effect_broker.store.certified import IdentityOf
 from effect_broker.store.errors import ENGINE_MISSING
 from effect_broker.store.pool import Connection
 from effect_broker.store.postgres import PostgresStore

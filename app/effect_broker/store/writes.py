@@ -27,6 +27,7 @@ from effect_broker.protocol.ports import (
     FenceMutation,
     FreezeContract,
     Intent,
+    KeepPace,
     LoseAttempt,
     RecordOutcome,
     Requeue,
@@ -38,6 +39,7 @@ from effect_broker.protocol.ports import (
 )
 from effect_broker.store import statements
 from effect_broker.store.granted import plain_grant
+from effect_broker.store.paces import KEEP_PACE, pace_parameters
 from effect_broker.store.rows import Row
 from effect_contracts.canonical import canonical_bytes
 from effect_contracts.facts import Conclusion, EffectState
@@ -55,6 +57,7 @@ _FACTS = (
     AddReceipt,
     AskToReconcile,
     AddApproval,
+    KeepPace,  # a turn that was given, or taken
 )
 
 
@@ -224,6 +227,7 @@ def _folded(standing: _Standing, write: Write, now: datetime) -> _Standing:
             | FreezeContract()
             | AddResolution()
             | AddApproval()
+            | KeepPace()
         ):
             return standing
         case never:
@@ -281,6 +285,8 @@ def _row_statement(intent: Intent, standing: _Standing, write: Write) -> Stateme
                 "contract_digest": intent.contract_digest,
                 "reason": reason,
             }
+        case KeepPace():
+            return KEEP_PACE, pace_parameters(write, intent.contract_name)
         case Advance():
             return statements.APPEND_EVENT, {
                 "sequence": standing.version + 1,

@@ -91,6 +91,9 @@ DEADLINE_MEMBER: Final = "deadline_at"
 # The certificate on which an attempt was granted, and until when it would have fitted.
 CERTIFICATE_MEMBER: Final = "certificate_id"
 CERTIFIED_MEMBER: Final = "certified_until"
+# The turn at a limited target that an effect waits for, as `receipt_time` spells it.
+TURN_MEMBER: Final = "turn_at"
+_TURN: Final = frozenset({TURN_MEMBER})
 _FACT: Final = frozenset({FACT_MEMBER})
 _SEEN: Final = frozenset({FACT_MEMBER, EVIDENCE_ID_MEMBER})
 _SETTLING: Final = frozenset({RECEIPT_MEMBER})
@@ -110,21 +113,27 @@ KINDS: Final[Mapping[EventKind, KindRule]] = {
     EventKind.ATTEMPT_EXTENDED: KindRule(
         frozenset({"caller"}), frozenset({"ordinal", DEADLINE_MEMBER})
     ),
-    EventKind.OUTCOME_RECORDED: KindRule(_SENDER, OUTCOME_MEMBERS | _ROW, _FACT | _SETTLING),
+    EventKind.OUTCOME_RECORDED: KindRule(
+        _SENDER, OUTCOME_MEMBERS | _ROW, _FACT | _SETTLING | _TURN
+    ),
     EventKind.PROBE_STARTED: KindRule(_WORKER, frozenset({"covers_through"})),
-    EventKind.EVIDENCE_ADDED: KindRule(frozenset(), EVIDENCE_MEMBERS | _ROW, _SEEN | _SETTLING),
+    EventKind.EVIDENCE_ADDED: KindRule(
+        frozenset(), EVIDENCE_MEMBERS | _ROW, _SEEN | _SETTLING | _TURN
+    ),
     EventKind.RESOLVED: KindRule(
         frozenset({"operator"}),
         RESOLUTION_MEMBERS | _ROW,
-        frozenset({"proposed_by"}) | _FACT | _SETTLING,
+        frozenset({"proposed_by"}) | _FACT | _SETTLING | _TURN,
     ),
-    EventKind.RECONCILE_ASKED: KindRule(_CALLER, _ROW, _SETTLING),
+    EventKind.RECONCILE_ASKED: KindRule(_CALLER, _ROW, _SETTLING | _TURN),
     EventKind.CANCELLED: KindRule(_CALLER, _ROW, _SETTLING),
-    EventKind.APPROVED: KindRule(frozenset({"operator"}), APPROVAL_MEMBERS | _ROW, _SETTLING),
+    EventKind.APPROVED: KindRule(
+        frozenset({"operator"}), APPROVAL_MEMBERS | _ROW, _SETTLING | _TURN
+    ),
     EventKind.DENIED: KindRule(frozenset({"operator"}), APPROVAL_MEMBERS | _ROW, _SETTLING),
     EventKind.COMPENSATED: KindRule(_BROKER, frozenset({"by"})),
     EventKind.ACKNOWLEDGED: KindRule(frozenset({"operator"}), frozenset({"alert"})),
-    EventKind.WAIT: KindRule(_DECIDER, _ROW),
+    EventKind.WAIT: KindRule(_DECIDER, _ROW, _TURN),
     EventKind.PARK: KindRule(_DECIDER, _ROW),
     EventKind.SETTLE: KindRule(_DECIDER, _ROW, _SETTLING),
     EventKind.PARKED: KindRule(_BROKER, frozenset({"generation"})),

@@ -45,6 +45,7 @@ from effect_contracts.trace.kinds import (
     FACT_MEMBER,
     RECEIPT_MEMBER,
     SOURCE_ROLES,
+    TURN_MEMBER,
     WIRE_MEMBER,
     EventKind,
     ReadEvent,
@@ -293,7 +294,8 @@ class Replay:
         """What every change ends with: the decision over the facts as they are now."""
         timeline, record = self.timeline, event.record
         hold = Hold(record.reason) if record.reason in _HOLDS else None
-        decision = decide(timeline.facts(record.at, hold), timeline.policy, record.at)
+        turn_at = self._turn_at(event)
+        decision = decide(timeline.facts(record.at, hold, turn_at), timeline.policy, record.at)
         if action is not None:
             what = f"the facts said {decision.action} ({decision.reason}) instead"
             require(decision.action is action, Rule.DECISION, what)
@@ -321,6 +323,25 @@ class Replay:
                 self._stand(None, parked=True)
             case never:
                 assert_never(never)
+
+    def _turn_at(self, event: ReadEvent) -> datetime | None:
+        """The turn for which an effect of a limited contract waits; when, the target's pace said.
+
+        That pace is of many effects and no part of this one's account. What can be judged is that
+        the contract has limits, and that the turn was still to come.
+        """
+        waits = event.record.reason == Reason.TARGET_BUSY
+        told = event.metadata.get(TURN_MEMBER)
+        require(waits == (told is not None), Rule.KIND, "only who waits for a turn names one")
+        if not waits:
+            return None
+        limited = self.timeline.policy.limits is not None
+        require(limited, Rule.DECISION, "the contract limits nothing")
+        turn_at = _moment(told)
+        require(turn_at is not None, Rule.KIND, "the turn is no moment")
+        assert turn_at is not None
+        require(turn_at > event.record.at, Rule.TIME, "the turn had come already")
+        return turn_at
 
     def _settle(self, event: ReadEvent, decision: Decision) -> None:
         timeline, record = self.timeline, event.record
@@ -509,6 +530,15 @@ class Replay:
     def _require_row(event: ReadEvent, decision: Decision) -> None:
         what = f"row {decision.row} of the table applied"
         require(event.number("row") == decision.row, Rule.DECISION, what)
+
+
+def _moment(told: object) -> datetime | None:
+    """Return the moment that `receipt_time` has spelt; None of anything else."""
+    try:
+        moment = datetime.fromisoformat(str(told))
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None and receipt_time(moment) == told else None
 
 
 def _is_id(value: object) -> bool:

@@ -111,8 +111,13 @@ class Timeline:
         known = self._restarted_at is not None and self._restarted_at <= at
         return self._restarted_at if known else None
 
-    def facts(self, at: datetime, hold: Hold | None = None) -> Facts:
-        """Return what `decide` saw at this moment, under a hold or under none."""
+    def facts(
+        self, at: datetime, hold: Hold | None = None, turn_at: datetime | None = None
+    ) -> Facts:
+        """Return what `decide` saw at this moment, under a hold or under none.
+
+        `turn_at` is the turn at a limited target that the effect had been given.
+        """
         intent = self.line.intent
         latest_start = max((a.started_at for a in self._known.values()), default=None)
         probes = [
@@ -137,6 +142,7 @@ class Timeline:
             send_before=intent.send_before,
             approved_at=self.approved_at,
             certificates=any_certificate(self.policy, at),
+            turn_at=turn_at,
             jitter_seed=intent.effect_id.int,
             bounds_restart_at=self.restarted_at(at),
         )

@@ -21,6 +21,7 @@ from effect_broker.protocol.conclusion import View
 from effect_broker.protocol.ports import (
     Change,
     CommitUnknown,
+    IdentityOf,
     Mutation,
     Plan,
     Ports,
@@ -253,12 +254,14 @@ class ProcessStore:
         """See `EffectStore.payload`. What it reads is written once, so nobody gets in between."""
         return await self._world.store.payload(tenant_id, effect_id, kind, ref)
 
-    async def change(self, tenant_id: UUID, effect_id: UUID, plan: Plan[T]) -> T:
+    async def change(
+        self, tenant_id: UUID, effect_id: UUID, plan: Plan[T], paced: IdentityOf | None = None
+    ) -> T:
         """See `EffectStore.change`."""
         world, actor = self._world, self._actor
         trouble = await self._trouble(effect_id)
         if trouble is Fault.COMMIT_LOST:
-            await world.store.change(tenant_id, effect_id, lambda s: Change(plan(s).result))
+            await world.store.change(tenant_id, effect_id, lambda s: Change(plan(s).result), paced)
             await stop()
             raise CommitUnknown
         before: Snapshot | None = None
@@ -271,7 +274,7 @@ class ProcessStore:
 
         if world.exploring:
             actor.saw(world.store.token(effect_id), world.seconds)
-        result = await world.store.change(tenant_id, effect_id, planned)
+        result = await world.store.change(tenant_id, effect_id, planned, paced)
         assert before is not None
         assert change is not None
         world.judge.changed(actor, before, change)

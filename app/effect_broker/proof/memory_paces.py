@@ -1,0 +1,75 @@
+"""The pace of limited targets in memory, kept as `effect_broker.store.paces` does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from uuid import UUID
+
+from effect_broker.protocol.ports import Intent, KeepPace
+from effect_contracts.facts import Attempt
+from effect_contracts.pacing import Pace
+
+# A contract's name and a target.
+Target = tuple[str, str]
+
+
+@dataclass
+class _Kept:
+    """What is kept of one target."""
+
+    pace: Pace = field(default_factory=Pace)
+    open_until: dict[UUID, datetime] = field(default_factory=dict)
+    turns: dict[UUID, tuple[datetime | None, datetime | None]] = field(default_factory=dict)
+
+
+class MemoryPaces:
+    """The paces of all targets."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Target, _Kept] = {}
+
+    def of(
+        self, target: Target, tenant_id: UUID, attempts: Mapping[UUID, Attempt], now: datetime
+    ) -> Pace:
+        """Return the pace of a target, with the turns of one tenant."""
+        kept = self._kept.setdefault(target, _Kept())
+        ended = []
+        for attempt_id, until in list(kept.open_until.items()):
+            attempt = attempts[attempt_id]
+            if attempt.outcome is None and until > now:
+                continue
+            del kept.open_until[attempt_id]
+            seconds = ((attempt.recorded_at or until) - attempt.started_at).total_seconds()
+            ended.append(max(seconds, 0.0))
+        kept.turns = {
+            tenant: turns
+            for tenant, turns in kept.turns.items()
+            if any(at is not None and at > now for at in turns)
+        }
+        turns_at, again_at = kept.turns.get(tenant_id, (None, None))
+        ages = [(now - attempts[one].started_at).total_seconds() for one in kept.open_until]
+        return replace(
+            kept.pace,
+            open_attempts=len(ages),
+            open_seconds=_mean(ages) or 0.0,
+            ended_seconds=_mean(ended),
+            turns_at=turns_at,
+            again_at=again_at,
+            others=len(kept.turns.keys() - {tenant_id}),
+        )
+
+    def keep(self, write: KeepPace, intent: Intent) -> None:
+        """Keep what a grant, or a turn, has left."""
+        kept = self._kept[intent.contract_name, write.target_identity]
+        kept.pace = write.pace
+        if write.attempt_id is not None:
+            assert write.open_until is not None, "an attempt is open until a moment"
+            kept.open_until[write.attempt_id] = write.open_until
+        else:
+            kept.turns[intent.tenant_id] = (write.pace.turns_at, write.pace.again_at)
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
