@@ -44,6 +44,10 @@ WORDS: Final[dict[str, Words]] = {
         "what you know, or cancel what was never begun.",
     ),
     _R.BACKOFF: Words("Waiting before the next attempt."),
+    _R.TARGET_BUSY: Words(
+        "Its contract limits how hard the target is driven, and others have the places now. It "
+        "waits for its turn; that is no attempt."
+    ),
     _R.SETTLING: Words("The answer was lost. Waiting for the next look-up at the target."),
     _R.IN_PROGRESS: Words("The target says that it is working on it; waiting as it asked."),
     _R.LOOK_UP: Words("Asking the target whether it has happened."),

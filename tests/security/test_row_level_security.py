@@ -22,7 +22,9 @@ from postgres import Database
 
 # Tables of tenants on which the API's role has no right at all: only functions of the owner reach
 # them, or another role does.
-NO_RIGHT = {"api_keys", "callers", "console_sessions"}
+NO_RIGHT = {
+    "api_keys", "callers", "console_sessions", "limited_attempts", "limited_tenants",
+}  # fmt: skip
 # What the API may read that is not of a tenant, and why that tells nothing of one.
 SHARED = {
     "active_contracts": "which contract serves a tool",
