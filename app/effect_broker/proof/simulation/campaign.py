@@ -63,6 +63,15 @@ def worlds() -> dict[str, Scope]:
     found["idempotent-certified"] = Scope(
         certified, possible_faults(certified, BORNE), effects=2, moves=96
     )
+    # Two of three at once, and one in twenty seconds: most wait, whoever dies on the way.
+    limited = sample(
+        SafetyClass.IDEMPOTENT,
+        limits={"concurrency_max": 2, "per_second_max": 0.05, "burst_max": 2},
+        key_retention_seconds=900,
+    )
+    found["idempotent-limited"] = Scope(
+        limited, possible_faults(limited, BORNE), effects=3, processes=4, moves=120
+    )
     # The one promise that is broken here is what makes the broker freeze the contract.
     broken = sample(SafetyClass.IDEMPOTENT)
     found["idempotent-keys-ignored"] = Scope(

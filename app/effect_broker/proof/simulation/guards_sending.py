@@ -102,6 +102,13 @@ add(
     ),
 )
 add(
+    "place_before_dispatch",
+    "a send to a target that has no room for it, as its contract limits it",
+    _I.WITHIN_LIMITS,
+    switched_off=wrapping(decisions._Case, "_in_turn", lambda _rule, _case, granted: granted),
+    scope=scope_of(_IDEMPOTENT, *CROWD, _F.LOST_ANSWER, effects=3, limits={"concurrency_max": 1}),
+)
+add(
     "version_in_transaction_1",
     "a permission on a decision that was made on other facts",
     _I.FENCED,

@@ -32,7 +32,7 @@ from effect_broker.protocol.ports import (
     StartAttempt,
 )
 from effect_contracts.counting import counted
-from effect_contracts.decide import Action, Reason
+from effect_contracts.decide import Action, Reason, deadline
 from effect_contracts.facts import (
     Alert,
     EffectState,
@@ -67,6 +67,7 @@ class Invariant(StrEnum):
     UNSAFE_ONCE = "unsafe_once"
     HELD_NOT_SENT = "held_not_sent"
     CERTIFIED = "certified"
+    WITHIN_LIMITS = "within_limits"
     SEND_BEFORE_KEPT = "send_before_kept"
     FROZEN_AFTER_VIOLATION = "frozen_after_violation"
     UNFIT_STARTS_NOTHING = "unfit_starts_nothing"
@@ -96,6 +97,7 @@ MEANINGS: Final[Mapping[Invariant, str]] = {
     Invariant.UNSAFE_ONCE: "an unsafe effect is not sent again once it may have happened",
     Invariant.HELD_NOT_SENT: "nothing is granted while the effect is held",
     Invariant.CERTIFIED: "nothing is granted while a demanded certificate is not in force",
+    Invariant.WITHIN_LIMITS: "no more is under way, and begun in time, than the contract permits",
     Invariant.SEND_BEFORE_KEPT: "no first attempt starts after its moment",
     Invariant.FROZEN_AFTER_VIOLATION: "a contract that was seen broken grants nothing",
     Invariant.UNFIT_STARTS_NOTHING: "a process that drains or cannot beat starts nothing",
@@ -241,6 +243,7 @@ class Judge:
                 Invariant.FROZEN_AFTER_VIOLATION, "an attempt was granted on a broken contract"
             )
         self._certified_then(actor, before)
+        self._within_limits_then(actor, before)
         limit = before.facts.send_before
         if limit is not None and write.ordinal == 1:
             self.tried[Invariant.SEND_BEFORE_KEPT] += 1
@@ -261,6 +264,28 @@ class Judge:
         stored = self._world.store.certificates.in_force(before.intent.contract_digest)
         if all(one.target_identity != actor.process.identity for one in stored):
             self._broken(Invariant.CERTIFIED, "an attempt was granted without a certificate")
+
+    def _within_limits_then(self, actor: Actor, before: Snapshot) -> None:
+        """What a contract permits at its target holds over all effects, by their own rows."""
+        limits, policy = before.document.policy().limits, before.document.policy()
+        if limits is None:
+            return
+        self.tried[Invariant.WITHIN_LIMITS] += 1
+        sends = [
+            (snapshot.attempts[-1].fact, snapshot.attempts)
+            for snapshot in map(self._world.store.snapshot, self._world.effects)
+            if snapshot.attempts and snapshot.intent.target_identity == actor.process.identity
+        ]
+        open_ = [a for a, _ in sends if a.outcome is None and deadline(a, policy) > before.now]
+        if limits.concurrency_max is not None and len(open_) > limits.concurrency_max:
+            self._broken(Invariant.WITHIN_LIMITS, f"{counted(len(open_), 'attempt')} at once")
+        if limits.per_second_max is None:
+            return
+        starts = sorted(a.fact.started_at for _, rows in sends for a in rows)
+        for count, start in enumerate(reversed(starts), 1):
+            span = (before.now - start).total_seconds()
+            if count > limits.per_second_max * span + limits.burst_max + 1e-6:
+                self._broken(Invariant.WITHIN_LIMITS, f"{count} begun within {span:g} s")
 
     def _requeued(self, actor: Actor, before: Snapshot) -> None:
         self.tried[Invariant.ONE_RUN_PER_DUE] += 1

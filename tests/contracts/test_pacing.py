@@ -1,0 +1,228 @@
+"""Places, rate and turns: what is granted now, and when whoever does not fit comes again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from heapq import heappop, heappush
+
+import pytest
+
+from contracts.decide_cases import IDEMPOTENT, at, attempt
+from effect_contracts.decide import Action, Reason, decide
+from effect_contracts.facts import Facts, Hold, Outcome
+from effect_contracts.life import LifeEvent
+from effect_contracts.pacing import GAP_SECONDS_MAX, Limits, Pace, place
+
+NOW = at(1000)
+TICK = timedelta(microseconds=1)
+ONE_PLACE = Limits(concurrency_max=1)
+RATE = Limits(per_second_max=10.0, burst_max=3)
+
+
+def seconds(turn_at: datetime | None) -> float:
+    assert turn_at is not None
+    return (turn_at - NOW).total_seconds()
+
+
+# Places -------------------------------------------------------------------------------------
+
+
+def test_a_place_is_given_while_fewer_are_open_than_permitted() -> None:
+    two = Limits(concurrency_max=2)
+    assert place(two, Pace(open_attempts=1), NOW, waited=False).turn_at is None
+    assert place(two, Pace(open_attempts=2), NOW, waited=False).turn_at is not None
+    assert place(two, Pace(open_attempts=2), NOW, waited=True).turn_at is not None
+
+
+def test_turns_follow_each_other_as_attempts_have_taken_so_far() -> None:
+    pace = Pace(open_attempts=4, hold_seconds=0.4)
+    first = place(Limits(concurrency_max=4), pace, NOW, waited=False)
+    second = place(Limits(concurrency_max=4), first.after, NOW, waited=False)
+    assert (seconds(first.turn_at), seconds(second.turn_at)) == pytest.approx((0.1, 0.2))
+
+
+def test_a_target_that_hangs_does_not_put_turns_off_without_end() -> None:
+    pace = Pace(open_attempts=1, open_seconds=3600.0, hold_seconds=0.01)
+    assert seconds(place(ONE_PLACE, pace, NOW, waited=False).turn_at) == GAP_SECONDS_MAX
+
+
+def test_how_long_an_attempt_takes_follows_what_was_seen() -> None:
+    first = place(ONE_PLACE, Pace(ended_seconds=2.0), NOW, waited=False).after
+    assert (first.hold_seconds, first.ended_seconds) == (2.0, None)
+    later = place(ONE_PLACE, replace(first, ended_seconds=1.0), NOW, waited=True).after
+    assert later.hold_seconds == pytest.approx(1.8)
+
+
+# The rate ------------------------------------------------------------------------------------
+
+
+def test_a_burst_is_granted_at_once_and_then_one_after_the_other() -> None:
+    pace = Pace()
+    for _ in range(3):
+        found = place(RATE, pace, NOW, waited=False)
+        assert found.turn_at is None
+        pace = found.after
+    assert seconds(place(RATE, pace, NOW, waited=False).turn_at) == pytest.approx(0.1)
+    almost = NOW + timedelta(seconds=0.1) - TICK
+    assert place(RATE, pace, almost, waited=True).turn_at is not None
+    assert place(RATE, pace, almost + TICK, waited=True).turn_at is None
+
+
+def test_turns_permit_nothing_that_all_come_to_late() -> None:
+    """As after an outage of all workers: their turns are long past, and the rate still holds."""
+    pace, granted = Pace(), 0
+    for _ in range(50):
+        found = place(RATE, pace, NOW, waited=True)
+        pace, granted = found.after, granted + (found.turn_at is None)
+    assert granted == RATE.burst_max
+
+
+# Who goes first -------------------------------------------------------------------------------
+
+
+def test_who_has_not_waited_does_not_overtake_those_of_its_tenant_who_have_turns() -> None:
+    queued = Pace(granted_at=NOW, turns_at=NOW + timedelta(seconds=5))
+    assert seconds(place(ONE_PLACE, queued, NOW, waited=False).turn_at) == pytest.approx(5.1)
+    assert place(ONE_PLACE, queued, NOW, waited=True).turn_at is None
+
+
+def test_turns_of_those_who_never_come_hold_nobody_up_for_long() -> None:
+    queued = Pace(granted_at=NOW - timedelta(seconds=3), turns_at=NOW + timedelta(seconds=500))
+    assert place(ONE_PLACE, queued, NOW, waited=False).turn_at is None
+    under_way = replace(queued, open_attempts=1)
+    assert seconds(place(ONE_PLACE, under_way, NOW, waited=False).turn_at) > 500
+
+
+def test_each_of_several_tenants_gets_its_share_of_the_turns() -> None:
+    pace = Pace(open_attempts=1, hold_seconds=0.1)
+    alone = place(ONE_PLACE, pace, NOW, waited=False)
+    shared = place(ONE_PLACE, replace(pace, others=2), NOW, waited=False)
+    assert (seconds(alone.turn_at), seconds(shared.turn_at)) == pytest.approx((0.1, 0.3))
+
+
+# A backlog --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Backlog:
+    """Effects that all want the same target, which takes a while for each; times are seconds."""
+
+    limits: Limits
+    hold_seconds: float
+    pace: Pace = field(default_factory=Pace)
+    open: list[tuple[float, float]] = field(default_factory=list)
+    starts: list[float] = field(default_factory=list)
+    most_open: int = 0
+    tries: int = 0
+
+    def run(self, count: int, late: Iterator[float]) -> None:
+        coming = [(n * 0.002, n, False) for n in range(count)]
+        while coming:
+            when, n, waited = heappop(coming)
+            self.tries += 1
+            turn_at = self._try(when, waited)
+            if turn_at is not None:
+                heappush(coming, (turn_at + next(late), n, True))
+
+    def _try(self, when: float, waited: bool) -> float | None:
+        ended = []
+        while self.open and self.open[0][0] <= when:
+            end, start = heappop(self.open)
+            ended.append(end - start)
+        known = replace(
+            self.pace,
+            open_attempts=len(self.open),
+            ended_seconds=sum(ended) / len(ended) if ended else None,
+        )
+        found = place(self.limits, known, NOW + timedelta(seconds=when), waited=waited)
+        self.pace = found.after
+        if found.turn_at is not None:
+            return seconds(found.turn_at)
+        self.starts.append(when)
+        heappush(self.open, (when + self.hold_seconds, when))
+        self.most_open = max(self.most_open, len(self.open))
+        return None
+
+
+@pytest.mark.parametrize(
+    ("limits", "hold_seconds", "ideal_seconds"),
+    [
+        (Limits(3, 40.0, 4), 0.05, 25.0),
+        (Limits(None, 40.0, 4), 0.05, 25.0),
+        (Limits(20, None, 1), 0.25, 12.5),
+    ],
+)
+@pytest.mark.parametrize("lateness_seconds", [0.01, 0.7])
+def test_a_backlog_drains_at_the_limits_and_each_waiter_comes_a_few_times(
+    limits: Limits, hold_seconds: float, ideal_seconds: float, lateness_seconds: float
+) -> None:
+    count, chance = 1000, random.Random(7)
+    backlog = Backlog(limits, hold_seconds)
+    backlog.run(count, iter(lambda: chance.uniform(0, lateness_seconds), None))
+    starts = backlog.starts
+    assert len(starts) == count
+    assert limits.concurrency_max is None or backlog.most_open <= limits.concurrency_max
+    if limits.per_second_max is not None:
+        for first in range(count):
+            for span in (1, 5, 40, 200):
+                if first + span < count:
+                    most = limits.per_second_max * (starts[first + span] - starts[first])
+                    assert span + 1 <= most + limits.burst_max + 1e-3
+    assert starts[-1] <= 2 * ideal_seconds
+    assert backlog.tries <= 8 * count
+
+
+# decide ----------------------------------------------------------------------------------------
+
+LIMITED = replace(IDEMPOTENT, limits=ONE_PLACE)
+FULL = Pace(open_attempts=1)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "event", "row"),
+    [
+        ((), LifeEvent.NOTHING_SENT, 7),
+        ((attempt(1, Outcome.RETRYABLE),), LifeEvent.NO_COMMIT_PROVED, 9),
+        ((attempt(1, Outcome.AMBIGUOUS),), LifeEvent.OUTCOME_LOST, 11),
+    ],
+)
+def test_what_would_be_sent_waits_for_its_turn_in_the_state_that_it_is_in(
+    attempts: tuple[object, ...], event: LifeEvent, row: int
+) -> None:
+    facts = Facts(attempts=attempts, pace=FULL)  # type: ignore[arg-type]
+    found = decide(facts, LIMITED, NOW)
+    assert (found.action, found.event, found.reason, found.row) == (
+        Action.WAIT, event, Reason.TARGET_BUSY, row,
+    )  # fmt: skip
+    assert (seconds(found.at), found.ordinal) == (pytest.approx(0.1), None)
+    assert decide(replace(facts, pace=Pace()), LIMITED, NOW).action is Action.DISPATCH
+    assert decide(facts, IDEMPOTENT, NOW).action is Action.DISPATCH  # it limits nothing
+
+
+def test_a_turn_that_was_given_is_waited_for_whoever_asks() -> None:
+    facts = Facts(turn_at=NOW + TICK)
+    for known in (facts, replace(facts, pace=Pace())):
+        found = decide(known, LIMITED, NOW)
+        assert (found.reason, found.at) == (Reason.TARGET_BUSY, NOW + TICK)
+    assert decide(facts, LIMITED, NOW + TICK).action is Action.DISPATCH
+
+
+def test_who_waits_for_a_turn_expires_when_it_has_to() -> None:
+    facts = Facts(turn_at=NOW + timedelta(seconds=9), send_before=NOW + timedelta(seconds=1))
+    assert decide(facts, LIMITED, NOW).at == facts.send_before
+    late = decide(facts, LIMITED, NOW + timedelta(seconds=1))
+    assert (late.action, late.reason) == (Action.SETTLE, Reason.EXPIRED)
+
+
+def test_only_sending_waits_for_a_turn() -> None:
+    full = Facts(pace=FULL)
+    held = decide(replace(full, holds=frozenset({Hold.PAUSED})), LIMITED, NOW)
+    assert (held.action, held.reason) == (Action.PARK, Reason.PAUSED)
+    done = decide(replace(full, attempts=(attempt(1, Outcome.COMMITTED),)), LIMITED, NOW)
+    assert done.action is Action.SETTLE
+    lost = (attempt(1, Outcome.AMBIGUOUS),)
+    probing = replace(LIMITED, attempts_max=1, probes=True)
+    assert decide(replace(full, attempts=lost), probing, NOW).action is Action.PROBE
