@@ -14,8 +14,6 @@ from typing import Any
 from bench.counting_target import CountingTarget, Seen
 from bench.parts import Ground
 from bench.stage import Stage
-from effect_broker.config import WORKER_CONCURRENCY
-from effect_broker.hosting import TENANT_SHARE
 from effect_broker.proof.contracts import tuned
 
 BACKLOG = 10_000
@@ -24,6 +22,15 @@ _SINGLE_EVERY_SECONDS = 2.0
 _WORKERS = 2
 # What the target takes for one charge: then it holds several at once, as targets do.
 _TARGET_SECONDS = 0.25
+# What the contract permits: below what two workers can do, so that it is what bounds the drain.
+_AT_ONCE_MAX = 20
+_PER_SECOND_MAX = 50
+_BURST_MAX = 5
+_LIMITS = {
+    "concurrency_max": _AT_ONCE_MAX,
+    "per_second_max": _PER_SECOND_MAX,
+    "burst_max": _BURST_MAX,
+}
 # As often as a contract may try, and not so often that the outage is all that there is to do.
 _RETRY = {"attempts_max": 100, "backoff_initial_seconds": 2.0, "backoff_cap_seconds": 60.0}
 
@@ -38,9 +45,9 @@ class Drain:
         seconds: from its return until the last receipt.
         per_second: the backlog over these.
         seen: what the target has counted since it came back.
-        at_once_max: requests that were permitted to be at the target at once.
-        in_a_second_max: requests that were permitted within a second; None without such a limit.
-        limits: what permits them, in words.
+        at_once_max: requests that the contract permits at the target at once.
+        in_a_second_max: attempts that it permits to begin within a second.
+        limits: the same in words.
         idle_ms: the other tenant's effects while there is nothing else.
         beside_ms: the same while the backlog drains.
     """
@@ -51,7 +58,7 @@ class Drain:
     per_second: float
     seen: Seen
     at_once_max: int
-    in_a_second_max: int | None
+    in_a_second_max: int
     limits: str
     idle_ms: Sequence[float]
     beside_ms: Sequence[float]
@@ -125,20 +132,21 @@ def drain(ground: Ground) -> Drain:
         other.end()
         stage.wait_idle()
         seen = away.seen("away")
+        assert seen.greatest_at_once <= _AT_ONCE_MAX, f"overloaded: {seen}"
         assert seen.keys == count == stage.settled("away"), f"{count} submitted, seen: {seen}"
         seconds = stage.receipts_at("away")[-1] - came_back
-        share = int(WORKER_CONCURRENCY * TENANT_SHARE)
         return Drain(
             backlog=backlog,
             outage_seconds=outage,
             seconds=seconds,
             per_second=backlog / seconds,
             seen=seen,
-            at_once_max=share * _WORKERS,
-            in_a_second_max=None,
+            at_once_max=_AT_ONCE_MAX,
+            in_a_second_max=_PER_SECOND_MAX + _BURST_MAX,
             limits=(
-                f"What is permitted at once is the tenant's share of each worker's slots,"
-                f" {share} of {WORKER_CONCURRENCY}."
+                f"The contract permits {_AT_ONCE_MAX} attempts at once and {_PER_SECOND_MAX} a"
+                f" second with a burst of {_BURST_MAX}. They are counted when they are granted;"
+                " the target counts what arrives, and the way there is not always as long."
             ),
             idle_ms=idle,
             beside_ms=stage.milliseconds("beside"),
@@ -146,7 +154,11 @@ def drain(ground: Ground) -> Drain:
 
 
 # The key has to outlive all attempts, and an attempt a busy machine.
-_SETTINGS: dict[str, Any] = {"key_retention_seconds": 86_400, "attempt_deadline_seconds": 20}
+_SETTINGS: dict[str, Any] = {
+    "key_retention_seconds": 86_400,
+    "attempt_deadline_seconds": 20,
+    "limits": _LIMITS,
+}
 
 
 def _wait_settled(stage: Stage, prefix: str, count: int) -> None:

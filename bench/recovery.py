@@ -45,6 +45,8 @@ def measure(ground: Ground) -> Findings:
         "restart_recovered_seconds": crashed.recovered_seconds,
         "backlog": drained.backlog,
         "backlog_per_second": drained.per_second,
+        "greatest_at_once": drained.seen.greatest_at_once,
+        "greatest_in_a_second": drained.seen.greatest_in_a_second,
         "single_idle_median_ms": at_share(drained.idle_ms, 0.5),
         "single_idle_max_ms": max(drained.idle_ms),
         "single_beside_median_ms": at_share(drained.beside_ms, 0.5),
@@ -108,8 +110,7 @@ def _limits(drained: Drain) -> Table:
         ],
         [
             "requests within a second at the target, greatest",
-            f"{drained.seen.greatest_in_a_second}"
-            + (f" of {drained.in_a_second_max} permitted" if drained.in_a_second_max else ""),
+            f"{drained.seen.greatest_in_a_second} of {drained.in_a_second_max} permitted",
         ],
         [
             "requests and distinct keys at the target",

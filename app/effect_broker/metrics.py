@@ -34,6 +34,7 @@ from effect_broker.protocol.ports import (
     AttemptRow,
     Change,
     EffectMissing,
+    KeepPace,
     LoseAttempt,
     RecordOutcome,
     Requeue,
@@ -99,6 +100,12 @@ class Metrics:
         )
         self._attempts = _counter(
             registry, "attempts", "Permissions to send that were granted.", ("tool", "safety")
+        )
+        self._turns = _counter(
+            registry,
+            "target_busy",
+            "Turns given to effects whose target has no room under its contract's limits.",
+            ("tool",),
         )
         self._outcomes = _counter(
             registry,
@@ -269,6 +276,9 @@ class Metrics:
             self._moved(tool, snapshot, write)
         elif isinstance(write, StartAttempt):
             self._attempted(tool, snapshot, write)
+        elif isinstance(write, KeepPace):
+            if write.attempt_id is None:
+                self._turns.labels(tool).inc()
         elif isinstance(write, RecordOutcome):
             self._recorded(tool, snapshot, write)
         elif isinstance(write, LoseAttempt):

@@ -31,8 +31,9 @@ ARGUMENTS = '{"order": "42", "amount": 1200, "currency": "eur", "customer_email"
 # In these the broker goes on by itself, or nothing is left to do.
 NOTHING_TO_DO = {
     "submitted", Reason.FIRST_ATTEMPT, Reason.SAME_KEY_AGAIN, Reason.NO_COMMIT_PROVED,
-    Reason.ATTEMPT_OPEN, Reason.BACKOFF, Reason.TARGET_BUSY, Reason.SETTLING, Reason.IN_PROGRESS, Reason.LOOK_UP,
-    Reason.COMMITTED, Reason.CANCELLED, Reason.FAILED_BY_OPERATOR,
+    Reason.ATTEMPT_OPEN, Reason.BACKOFF, Reason.TARGET_BUSY, Reason.SETTLING,
+    Reason.IN_PROGRESS, Reason.LOOK_UP, Reason.COMMITTED, Reason.CANCELLED,
+    Reason.FAILED_BY_OPERATOR,
 }  # fmt: skip
 _STYLES = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -34,7 +34,7 @@ class Counting:
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def ask(self, what: str, **parameters: object) -> dict[str, Any]:
+    def ask(self, what: str, **parameters: float) -> dict[str, Any]:
         """Set what it does, or see what it has counted."""
         url = f"{self.url}/_control/{what}"
         answer = httpx.get(url, params={"kind": "limited", **parameters}, trust_env=False)

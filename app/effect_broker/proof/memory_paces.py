@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
 
-from effect_broker.protocol.ports import Intent, KeepPace
+from effect_broker.protocol.ports import Intent, KeepPace, Snapshot
 from effect_contracts.facts import Attempt
 from effect_contracts.pacing import Pace
 
@@ -29,6 +29,19 @@ class MemoryPaces:
 
     def __init__(self) -> None:
         self._kept: dict[Target, _Kept] = {}
+
+    def shown(
+        self, snapshot: Snapshot, identity: str, attempts: Mapping[UUID, Attempt]
+    ) -> Snapshot:
+        """Return the snapshot with the pace of the contract's target.
+
+        Args:
+            attempts: of all effects, by id.
+        """
+        intent = snapshot.intent
+        target = (intent.contract_name, identity)
+        pace = self.of(target, intent.tenant_id, attempts, snapshot.now)
+        return replace(snapshot, facts=replace(snapshot.facts, pace=pace))
 
     def of(
         self, target: Target, tenant_id: UUID, attempts: Mapping[UUID, Attempt], now: datetime

@@ -246,7 +246,9 @@ class MemoryStore:
         async with row.lock:
             snapshot = self._snapshot(row)
             if paced is not None and snapshot.document.limits is not None:
-                snapshot = self._paced(snapshot, paced(snapshot.document))
+                rows = self._rows.values()
+                attempts = {a.attempt_id: a.fact for other in rows for a in other.attempts}
+                snapshot = self.paces.shown(snapshot, paced(snapshot.document), attempts)
             change = plan(snapshot)
             self._apply(row, change.writes)
             return change.result
@@ -377,14 +379,6 @@ class MemoryStore:
             urgency=row.urgency,
             alert=row.alert,
         )
-
-    def _paced(self, snapshot: Snapshot, identity: str) -> Snapshot:
-        intent, attempts = snapshot.intent, {}
-        for row in self._rows.values():
-            attempts.update({a.attempt_id: a.fact for a in row.attempts})
-        target = (intent.contract_name, identity)
-        pace = self.paces.of(target, intent.tenant_id, attempts, snapshot.now)
-        return replace(snapshot, facts=replace(snapshot.facts, pace=pace))
 
     def _apply(
         self, row: _Row, writes: tuple[Write, ...], mutated: Mapping[int, str] | None = None
