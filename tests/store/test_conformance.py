@@ -13,6 +13,7 @@ from psycopg.rows import TupleRow
 
 from effect_broker.proof.memory_certificates import MemoryCertificate
 from effect_broker.proof.memory_store import MemoryStore
+from effect_broker.protocol.changes import GrantKind
 from effect_broker.store.api import PostgresApiStore
 from effect_broker.store.catalogue import Catalogue
 from effect_broker.store.elections import PostgresElections
@@ -94,6 +95,15 @@ class TestPostgres(
             await Catalogue(admin_pool).apply(document)
         other = await Tenants(admin_pool).create(f"t-{uuid4().hex[:12]}", "hmac-1")
         return Limited(world, documents, other.tenant_id)
+
+    async def test_a_contract_without_limits_has_no_row_to_lock(
+        self, limited: Limited, superuser: Connection[TupleRow]
+    ) -> None:
+        count = "SELECT count(*) FROM effect_broker.limited_targets"
+        assert await limited.granted(await limited.world.submit("plain")) is GrantKind.GRANTED
+        assert superuser.execute(count).fetchone() == (0,)
+        assert await limited.granted(await limited.submit("two", "held")) is GrantKind.GRANTED
+        assert superuser.execute(count).fetchone() == (1,)
 
 
 class TestMemory(

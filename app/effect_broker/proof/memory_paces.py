@@ -73,6 +73,13 @@ class MemoryPaces:
             others=len(kept.turns.keys() - {tenant_id}),
         )
 
+    def fingerprint(self) -> tuple[object, ...]:
+        """Return what an effect may meet at its target, without the names of attempts."""
+        return tuple(
+            (target, kept.pace, tuple(sorted(kept.open_until.values())), tuple(kept.turns.items()))
+            for target, kept in self._kept.items()
+        )
+
     def keep(self, write: KeepPace, intent: Intent) -> None:
         """Keep what a grant, or a turn, has left."""
         kept = self._kept[intent.contract_name, write.target_identity]

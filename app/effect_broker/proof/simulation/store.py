@@ -74,7 +74,7 @@ class SimulationStore(MemoryStore):
         """
         row = self._rows[effect_id]
         known = self._tokens.get(effect_id)
-        holds = (frozenset(self.holds), self._in_force(row.intent))
+        holds = (frozenset(self.holds), self._in_force(row.intent), self.paces.fingerprint())
         if known is not None and known[0] is row.intent:
             return hash((known[1], holds, len(self.frozen)))
         intent = row.intent
