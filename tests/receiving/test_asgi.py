@@ -292,7 +292,9 @@ async def test_bad_requests_get_a_stable_code_and_reach_nothing(
         # A path that no canonical form has is one of the application's own to answer.
         odd = {"Idempotency-Key": f"{order}n"}
         for _ in range(2):
-            assert (await ada.post("/orders/%00", json={**body, "order": "n"}, headers=odd)).is_success
+            assert (
+                await ada.post("/orders/%00", json={**body, "order": "n"}, headers=odd)
+            ).is_success
     for answer, status, code in cases:
         assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert shop.orders(order) == 0

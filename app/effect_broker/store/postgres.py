@@ -1,9 +1,10 @@
 """The effect store on Postgres (`effect_broker.protocol.ports.EffectStore`, and submit).
 
-What it promises: a change is planned on facts that were read under the effect's lock, and its
-writes are committed together and durably, or not at all. Round trips: submit 1, load 1, change 3,
-mutate 6 and those of the mutation itself; one more where a contract is met for the first time,
-where it demands a certificate, or where a plan writes nothing.
+What it promises: a change is planned on facts that were read under the effect's lock, or on the
+version that it compares and sets; its writes are committed together and durably, or not at all.
+Round trips: submit 1, load 1, change 3, a success that follows on this process's own grant 1
+(`effect_broker.store.granted`), mutate 6 and those of the mutation itself; one more where a
+contract is met for the first time, where it demands a certificate, or where a plan writes nothing.
 
 Lock order: the intent's row, then the lock of the holds (shared), then all else. Each lock and
 the facts are separate statements of one READ COMMITTED transaction, sent in one pipeline: a
