@@ -388,8 +388,15 @@ def _recorded(trial: Trial, result: Result, before: int) -> TrialRecord:
 
 
 def _place(identity: str) -> str:
-    """The origin of a target's identity, without the account."""
-    return identity.partition("#")[0]
+    """The origin of a target's identity, without the account; a host's two spellings are one."""
+    origin = identity.partition("#")[0]
+    parts = urlsplit(origin)
+    host = parts.hostname or ""
+    if parts.scheme not in {"http", "https"} or ":" in host:
+        return origin
+    # By either scheme it is the same machine, and so is a name with the dot of the root.
+    port = "" if parts.port is None else f":{parts.port}"
+    return f"https://{host.rstrip('.')}{port}{parts.path}"
 
 
 __all__ = [

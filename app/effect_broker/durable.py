@@ -36,7 +36,7 @@ from effect_broker.log_events import event
 from effect_broker.protocol import steps
 from effect_broker.protocol.conclusion import Next, View
 from effect_broker.protocol.ports import EffectMissing, Ports, StoreError, VaultError
-from effect_broker.protocol.run import GENERATION_FIRST, StepResult, drive, opened
+from effect_broker.protocol.run import GENERATION_FIRST, StepResult, drive
 from effect_broker.tracing import Spans
 from effect_broker.turns import Turns, give_up_turn
 
@@ -173,46 +173,29 @@ def _end(reason: str) -> StepResult:
     return {"next": Next.END.value, "state": "", "reason": reason}
 
 
-class _Parts:
-    """The steps of one effect and generation themselves; nothing of them is recorded."""
-
-    def __init__(self, tenant_id: str, effect_id: str, generation: int = 0) -> None:
-        self._names = tenant_id, effect_id
-        self._ids = UUID(tenant_id), UUID(effect_id)
-        self._generation = generation
-
-    def begin(self) -> Awaitable[StepResult]:
-        step = partial(steps.begin, _slot.require(), *self._ids)
-        return _traced("dispatch", *self._names, step)
-
-    def reserve(self) -> Awaitable[StepResult]:
-        step = partial(steps.reserve, _slot.require(), *self._ids, self._generation)
-        return _traced("reserve", *self._names, step)
-
-    def dispatch(self, version: int, ordinal: int) -> Awaitable[StepResult]:
-        step = partial(steps.dispatch, _slot.require(), *self._ids, version, ordinal)
-        return _traced("dispatch", *self._names, step)
-
-    def probe(self, version: int) -> Awaitable[StepResult]:
-        step = partial(steps.probe, _slot.require(), *self._ids, version)
-        return _traced("probe", *self._names, step)
-
-
 # The names are part of the protocol, like their order: a run that one release has begun is gone on
-# with by the next. `reserve` has always been the first; that it sends as well changes no order.
+# with by the next.
 @DBOS.step(name="reserve")
 async def _reserve(tenant_id: str, effect_id: str, generation: int, new: bool) -> StepResult:
-    return await opened(_Parts(tenant_id, effect_id, generation), new=new)
+    ports = _slot.require()
+    read = partial(steps.reserve, ports, UUID(tenant_id), UUID(effect_id), generation)
+    return await _traced(
+        "reserve", tenant_id, effect_id, partial(steps.begin, ports) if new else read
+    )
 
 
 @DBOS.step(name="dispatch")
 async def _dispatch(tenant_id: str, effect_id: str, version: int, ordinal: int) -> StepResult:
-    return await _Parts(tenant_id, effect_id).dispatch(version, ordinal)
+    step = partial(
+        steps.dispatch, _slot.require(), UUID(tenant_id), UUID(effect_id), version, ordinal
+    )
+    return await _traced("dispatch", tenant_id, effect_id, step)
 
 
 @DBOS.step(name="probe")
 async def _probe(tenant_id: str, effect_id: str, version: int) -> StepResult:
-    return await _Parts(tenant_id, effect_id).probe(version)
+    step = partial(steps.probe, _slot.require(), UUID(tenant_id), UUID(effect_id), version)
+    return await _traced("probe", tenant_id, effect_id, step)
 
 
 class _Calls:
@@ -222,11 +205,12 @@ class _Calls:
         self._tenant_id = tenant_id
         self._effect_id = effect_id
         self._generation = generation
-        self._new = generation == GENERATION_FIRST
+
+    def begin(self) -> Awaitable[StepResult]:
+        return _reserve(self._tenant_id, self._effect_id, self._generation, True)
 
     def reserve(self) -> Awaitable[StepResult]:
-        new, self._new = self._new, False
-        return _reserve(self._tenant_id, self._effect_id, self._generation, new)
+        return _reserve(self._tenant_id, self._effect_id, self._generation, False)
 
     def dispatch(self, version: int, ordinal: int) -> Awaitable[StepResult]:
         return _dispatch(self._tenant_id, self._effect_id, version, ordinal)
@@ -240,7 +224,8 @@ class _Calls:
 async def _effect_run(tenant_id: str, effect_id: str, generation: int) -> str:
     with _slot.run(hosting.workflow_id(effect_id, generation)):
         async with _slot.turns.turn(tenant_id):
-            return await drive(_Calls(tenant_id, effect_id, generation))
+            calls = _Calls(tenant_id, effect_id, generation)
+            return await drive(calls, new=generation == GENERATION_FIRST)
 
 
 class EngineAway(Exception):

@@ -165,6 +165,9 @@ class _Steps:
         self._ports = ports
         self._target = (tenant_id, effect_id)
 
+    async def begin(self) -> StepResult:
+        return (await steps.begin(self._ports)).to_json()
+
     async def reserve(self) -> StepResult:
         return (await steps.reserve(self._ports, *self._target, 1)).to_json()
 

@@ -184,6 +184,9 @@ def test_a_sandbox_is_this_machine_or_a_place_that_no_contract_names() -> None:
     assert is_sandbox(other, own, [own], production=False)
     assert not is_sandbox(own, own, [], production=False)
     assert not is_sandbox("https://api.example.com#test", own, [], production=False)
+    # The same machine, by another spelling of it.
+    for spelling in ("https://api.example.com.#a", "http://api.example.com#a"):
+        assert not is_sandbox(spelling, own, [], production=False)
     assert not is_sandbox(other, own, [other], production=False)
     assert not is_sandbox("http://127.0.0.1:8090#a", own, [], production=True)
 

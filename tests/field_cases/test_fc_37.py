@@ -188,7 +188,7 @@ def test_fc_37_a_receipt_cut_in_its_commit_is_written_once(
     offer.script("gate(until-it-is-armed)")
     effect_id = offer.submit()
     ledger_case.broker.target.client.wait_effects(1, kind=offer.kind, timeout_seconds=30)
-    cut = proxy.cut(WORKER, phase)
+    cut = proxy.cut(WORKER, phase, "settle_success")  # one statement, which commits by itself
     ledger_case.broker.target.client.release("until-it-is-armed")
     assert cut.wait(30)
     offer.judge(effect_id, state="succeeded", requests=1, effects=1)

@@ -25,6 +25,7 @@ from effect_broker import AsyncBroker
 from effect_broker.cli import main
 from effect_broker.config import ConfigurationProblem
 from effect_broker.faultpoints import FaultPoint
+from effect_broker.mcp.management import management_server
 from effect_broker.mcp.proxy import Proxy
 from effect_broker.mcp.proxy_config import read_config
 from effect_broker.mcp.serving import checked_address, http_app
@@ -113,6 +114,19 @@ def test_an_address_that_others_reach_needs_a_token(
 
 
 # Over HTTP -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "LOCALHOST", "0:0:0:0:0:0:0:1"])
+async def test_without_a_token_only_names_of_this_machine_are_answered(host: str) -> None:
+    # A page of anybody's whose name leads to this address would act with the API key.
+    server = management_server(AsyncBroker("http://127.0.0.1:1", "key"))
+    greeting = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    headers = {"Accept": "application/json, text/event-stream"}
+    async with served(http_app(server, host, None)) as origin, httpx2.AsyncClient() as browser:
+        for name in ("stranger.example:80", "127.0.0.1:80", "localhost"):
+            told = headers | {"Host": name}
+            answer = await browser.post(f"{origin}/mcp", json=greeting, headers=told)
+            assert (answer.status_code == 421) is (name == "stranger.example:80")
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -353,6 +354,22 @@ async def test_a_result_that_cannot_be_told_is_left_out_and_the_commit_stands(
         await effect.confirm({"amount": float("nan")})
     receipt = await broker.receipt(effect.effect_id)
     assert (receipt.result, receipt.fields) == (None, {"left_out": "number_not_finite"})
+
+
+async def test_an_id_and_fields_that_cannot_be_told_are_left_out_and_the_commit_stands(
+    broker: AsyncBroker,
+) -> None:
+    # Both come from a target's answer, and the charge is made whatever they look like.
+    answers: list[tuple[Any, Any]] = [(4711, {"at": object()}), ("two words", {"kept": 1})]
+    for external_id, fields in answers:
+        async with broker.perform("shop.caller-unsafe", CHARGE, operation_key=order()) as effect:
+            await effect.confirm({"charged": 5}, external_id=external_id, fields=fields)
+        receipt = await broker.receipt(effect.effect_id)
+        assert (receipt.result, receipt.external_id) == ({"charged": 5}, None)
+        assert receipt.fields["external_id_left_out"] == "format"
+        assert receipt.fields.get("kept") == fields.get("kept")
+    assert isinstance(effect.outcome, Performed)
+    assert effect.outcome.external_id is None
 
 
 async def test_a_decorated_function_runs_for_who_is_elected(broker: AsyncBroker) -> None:

@@ -1,72 +1,58 @@
-"""The first step of a run: it reads and sends in one, and keeps every promise of the two."""
+"""A new effect is sent on the version that its submit has left, and keeps every promise."""
 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 import pytest
 
 from effect_adapters.base import Answer
-from effect_broker.protocol import steps
 from effect_broker.protocol.ports import Ports, StoreUnavailable
-from effect_broker.protocol.run import StepResult, opened
+from effect_broker.protocol.run import GENERATION_FIRST, drive
 from effect_contracts.facts import Hold, Outcome
-from protocol.world import SeenCalls, Trouble, World
+from protocol.world import Trouble, World
 
 
-class SeenParts(SeenCalls):
-    """The steps themselves, as `effect_broker.durable` calls them; the records are a test's own."""
-
-    async def begin(self) -> StepResult:
-        """See `run.Parts`."""
-        step = partial(steps.begin, self._ports, self._tenant_id, self._effect_id)
-        return await self._step("begin", step)
-
-
-def parts(world: World, ports: Ports | None = None, generation: int = 1) -> SeenParts:
-    return SeenParts(ports or world.ports, world.effect_id, generation, [])
-
-
-async def opening(world: World, *, generation: int = 1) -> tuple[StepResult, list[str]]:
-    made = parts(world, generation=generation)
-    return await opened(made, new=generation == 1), made.names
+async def opening(
+    world: World, ports: Ports | None = None, *, generation: int = GENERATION_FIRST
+) -> list[str]:
+    """Drive a run as the engine does; return the steps that it has entered."""
+    calls = world.calls(generation, ports)
+    await drive(calls, new=generation == GENERATION_FIRST)
+    return calls.names
 
 
 async def test_a_new_effect_is_sent_without_being_read_first(idempotent: World) -> None:
     await idempotent.submit()
-    seen, names = await opening(idempotent)
-    assert (seen["next"], names) == ("end", ["begin"])
+    assert await opening(idempotent) == ["begin", "dispatch 1"]
     assert idempotent.state == ("succeeded", "committed")
     assert len(idempotent.target.sent) == 1
 
 
 @pytest.mark.parametrize("fixture", ["idempotent", "unsafe"])
-async def test_a_first_step_that_is_entered_again_sends_nothing_again(
+async def test_a_first_run_that_is_entered_again_sends_nothing_again(
     request: pytest.FixtureRequest, fixture: str
 ) -> None:
-    """The engine has lost its result."""
+    """The engine has lost its results."""
     world: World = request.getfixturevalue(fixture)
     await world.submit()
     await opening(world)
-    seen, names = await opening(world)
-    assert (seen["next"], names) == ("end", ["begin", "reserve"])
+    assert await opening(world) == ["begin", "dispatch 1", "reserve"]
     assert len(world.target.sent) == 1
 
 
 async def test_of_two_that_are_entered_at_once_one_sends(unsafe: World) -> None:
     """A zombie beside its successor."""
     await unsafe.submit()
-    other = parts(unsafe, unsafe.ports_of(unsafe.new_process("worker-2")))
-    await asyncio.gather(opened(parts(unsafe), new=True), opened(other, new=True))
+    other = unsafe.ports_of(unsafe.new_process("worker-2"))
+    await asyncio.gather(opening(unsafe), opening(unsafe, other))
     assert len(unsafe.target.sent) == 1
 
 
 async def test_what_is_held_is_not_sent(idempotent: World) -> None:
     await idempotent.submit()
     idempotent.memory.holds.add(Hold.PAUSED)
-    _, names = await opening(idempotent)
-    assert names == ["begin", "reserve"]
+    assert await opening(idempotent) == ["begin", "dispatch 1", "reserve"]
     assert idempotent.target.sent == []
     assert idempotent.state[1] == "paused"
 
@@ -83,8 +69,7 @@ async def test_a_lost_answer_is_left_to_the_steps_that_follow(unsafe: World) -> 
 async def test_a_later_generation_reads_before_it_sends(idempotent: World) -> None:
     await idempotent.submit()
     await idempotent.requeue_due()
-    seen, names = await opening(idempotent, generation=2)
-    assert (seen["next"], names) == ("end", ["reserve", "dispatch 1"])
+    assert await opening(idempotent, generation=2) == ["reserve", "dispatch 1"]
     assert len(idempotent.target.sent) == 1
 
 
@@ -96,7 +81,7 @@ async def test_a_store_that_is_away_sends_nothing(idempotent: World) -> None:
     assert idempotent.target.sent == []
 
 
-async def test_the_fault_points_of_a_reserve_are_met_by_what_spares_it(idempotent: World) -> None:
+async def test_the_fault_points_of_a_reserve_are_met_without_a_read(idempotent: World) -> None:
     await idempotent.submit()
     idempotent.reached.clear()
     await opening(idempotent)

@@ -95,6 +95,9 @@ async def test_a_run_ends_after_a_bounded_number_of_steps() -> None:
     class Restless:
         count = 0
 
+        async def begin(self) -> StepResult:
+            raise AssertionError
+
         async def reserve(self) -> StepResult:
             self.count += 1
             return {"next": "reload", "state": "retryable"}

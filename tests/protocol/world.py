@@ -306,6 +306,10 @@ class SeenCalls:
         self.recorded = recorded
         self.names: list[str] = []
 
+    async def begin(self) -> StepResult:
+        """See `StepCalls`."""
+        return await self._step("begin", lambda: steps.begin(self._ports))
+
     async def reserve(self) -> StepResult:
         """See `StepCalls`."""
         return await self._step(

@@ -125,6 +125,7 @@ async def test_every_failure_of_the_library_is_unavailable_and_keeps_the_key_to_
 FOREIGN = {
     "bad gateway": (Said(502, b"<html>"), Unavailable),
     "busy proxy": (Said(429, b"", {"Retry-After": "7"}), RateLimited),
+    "endless proxy": (Said(503, b"", {"Retry-After": "9" * 5000}), Unavailable),
     "captive portal": (Said(200, b"<html>log in</html>"), NotUnderstood),
     "no object": (Said(200, b"[]"), NotUnderstood),
     "no effect": (Said(200, b"{}"), NotUnderstood),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from effect_broker.proof.simulation.campaign import Tally, run_campaign, world_of, worlds
@@ -18,6 +20,10 @@ SCHEDULES = 3000
 BROKEN = "idempotent-keys-ignored"
 # Two objects that a living effect is told of are seldom among them.
 BROKEN_SCHEDULES = 100
+# "It exists already" after a lost answer, and then a look-up that shows somebody else's object.
+STRANGE = "idempotent-looked-up"
+STRANGE_FAULTS = frozenset({Fault.LOST_ANSWER, Fault.EXISTS, Fault.STRANGE_OBJECT})
+STRANGE_SCHEDULES = 1000
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +34,15 @@ def tally() -> Tally:
     with silence():
         for seed in range(BROKEN_SCHEDULES):
             found.add(BROKEN, seed, run_seed(worlds()[BROKEN], seed))
+        strange = replace(worlds()[STRANGE], faults=STRANGE_FAULTS)
+        for seed in range(STRANGE_SCHEDULES):
+            found.add(STRANGE, seed, run_seed(strange, seed))
     return found
 
 
 def test_no_schedule_breaks_a_promise(tally: Tally) -> None:
     """A failure names world and seed; `effect-broker demo simulate` shrinks and replays it."""
-    assert tally.schedules == SCHEDULES + BROKEN_SCHEDULES
+    assert tally.schedules == SCHEDULES + BROKEN_SCHEDULES + STRANGE_SCHEDULES
     assert {broken.text: (broken.world, broken.seed) for broken in tally.first.values()} == {}
 
 

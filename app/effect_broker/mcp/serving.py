@@ -13,6 +13,7 @@ from typing import Any, Final
 import uvicorn
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.stdio import stdio_server
+from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from effect_broker.config import ConfigurationProblem
@@ -68,8 +69,23 @@ def checked_address(address: str, token: str | None) -> tuple[str, int]:
 
 def http_app(server: Server[Any], host: str, token: str | None) -> ASGIApp:
     """Return the application that serves `server` at `PATH`."""
-    app = server.streamable_http_app(streamable_http_path=PATH, host=host)
+    security = _names_of_this_machine(host) if is_loopback(host) else None
+    app = server.streamable_http_app(
+        streamable_http_path=PATH, host=host, transport_security=security
+    )
     return app if token is None else _WithToken(app, token)
+
+
+def _names_of_this_machine(host: str) -> TransportSecuritySettings:
+    """What a request may call an address of this machine; the library knows three spellings."""
+    shown = f"[{host}]" if ":" in host else host.lower()
+    names = list(dict.fromkeys(("127.0.0.1", "localhost", "[::1]", shown)))
+    hosts = [name + port for name in names for port in ("", ":*")]
+    return TransportSecuritySettings(
+        enable_dns_rebinding_protection=True,
+        allowed_hosts=hosts,
+        allowed_origins=[f"http://{known}" for known in hosts],
+    )
 
 
 class _WithToken:

@@ -44,7 +44,7 @@ class _Cut:
     """One armed cut: which commit, where, and whether it has happened."""
 
     application: str
-    statement: str
+    statements: tuple[str, ...]
     phase: CutPhase
     taken: bool = False
     happened: threading.Event = field(default_factory=threading.Event)
@@ -89,13 +89,14 @@ class DatabaseProxy:
         options = urlencode({"sslmode": "disable", "gssencmode": "disable"})
         return f"postgresql://{role}@127.0.0.1:{self._port}{database}?{options}"
 
-    def cut(self, application: str, phase: CutPhase, statement: str = "COMMIT") -> threading.Event:
+    def cut(self, application: str, phase: CutPhase, *statements: str) -> threading.Event:
         """Cut the next commit of an application once; the event is set when it has happened.
 
         `application` is the session's `application_name`. The commit is the first execution of a
-        statement whose text contains `statement`; one that is no COMMIT commits by itself.
+        statement whose text contains one of `statements`, COMMIT if there are none; one that is no
+        COMMIT commits by itself.
         """
-        cut = _Cut(application, statement, phase)
+        cut = _Cut(application, statements or ("COMMIT",), phase)
         self._cut = cut
         return cut.happened
 
@@ -165,7 +166,7 @@ class DatabaseProxy:
         cut = self._cut
         if cut is None or cut.taken or cut.application != application:
             return None
-        if cut.statement not in text:
+        if not any(statement in text for statement in cut.statements):
             return None
         cut.taken = True
         return cut

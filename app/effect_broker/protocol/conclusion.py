@@ -65,7 +65,7 @@ class View:
     Attributes:
         next: what the run does next.
         version: the version on which that was decided.
-        now: the database clock of the decision.
+        now: the database clock of the decision; None where nothing was read for it.
         at: for `wait`, when to ask again.
         alert: a person has to know of what the step has found; the engine's module says so.
     """
@@ -74,7 +74,7 @@ class View:
     version: int
     state: EffectState
     reason: str
-    now: datetime
+    now: datetime | None
     ordinal: int | None = None
     at: datetime | None = None
     alert: Alert | None = None
@@ -86,7 +86,7 @@ class View:
             "version": self.version,
             "state": self.state.value,
             "reason": self.reason,
-            "now": self.now.isoformat(),
+            "now": self.now.isoformat() if self.now else None,
             "ordinal": self.ordinal,
             "at": self.at.isoformat() if self.at else None,
             "alert": self.alert.value if self.alert else None,

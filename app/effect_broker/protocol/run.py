@@ -26,7 +26,12 @@ GENERATION_FIRST = 1
 
 
 class StepCalls(Protocol):
-    """The three steps of one effect and generation, as the engine calls and records them."""
+    """The three steps of one effect and generation, as the engine calls and records them.
+
+    `begin` is a `reserve` to the engine; see `steps.begin`.
+    """
+
+    def begin(self) -> Awaitable[StepResult]: ...
 
     def reserve(self) -> Awaitable[StepResult]: ...
 
@@ -35,35 +40,14 @@ class StepCalls(Protocol):
     def probe(self, version: int) -> Awaitable[StepResult]: ...
 
 
-class Parts(StepCalls, Protocol):
-    """The steps themselves, which record nothing."""
-
-    def begin(self) -> Awaitable[StepResult]: ...
-
-
-async def opened(parts: Parts, *, new: bool) -> StepResult:
-    """What the engine records as `reserve`: see what is next, and where that is to send, send.
-
-    One recorded step instead of two, for nearly every effect. Nothing is lost with the record in
-    between: whoever enters this again meets the attempt's row, as after any other step.
+async def drive(steps: StepCalls, *, new: bool = False) -> str:
+    """Run the steps until the run ends; return the last known state as a word for the engine.
 
     Args:
-        new: of the first step of an effect's first run. Nobody has touched the effect, if all goes
-            well, so that it is sent without being read first (`steps.begin`).
+        new: of the run that a submit has enqueued. If all goes well nobody has touched the effect
+            since, so that it is not read before it is sent.
     """
-    if new:
-        seen = await parts.begin()
-        if Next(str(seen["next"])) is not Next.RELOAD:
-            return seen
-    seen = await parts.reserve()
-    if Next(str(seen["next"])) is Next.DISPATCH:
-        seen = await parts.dispatch(_number(seen, "version"), _number(seen, "ordinal"))
-    return seen
-
-
-async def drive(steps: StepCalls) -> str:
-    """Run the steps until the run ends; return the last known state as a word for the engine."""
-    seen = await steps.reserve()
+    seen = await (steps.begin() if new else steps.reserve())
     for _ in range(STEPS_MAX):
         match Next(str(seen["next"])):
             case Next.DISPATCH:

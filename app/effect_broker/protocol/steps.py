@@ -46,10 +46,11 @@ from effect_broker.protocol.ports import (
 )
 from effect_broker.protocol.results import result_bytes
 from effect_contracts.canonical import JsonValue, parse_strict
-from effect_contracts.decide import Reason
+from effect_contracts.decision import Reason
 from effect_contracts.document import ContractDocument
 from effect_contracts.facts import (
     CODE_OPERATION_GONE,
+    EffectState,
     EvidenceSource,
     Outcome,
     SafetyClass,
@@ -120,18 +121,23 @@ async def reserve(ports: Ports, tenant_id: UUID, effect_id: UUID, generation: in
             return replace(seen, next=Next.END)
 
 
-async def begin(ports: Ports, tenant_id: UUID, effect_id: UUID) -> View:
-    """Send a new effect on the version that its submit has left, without reading it first.
+async def begin(ports: Ports) -> View:
+    """Say what is next of a new effect, on the version that its submit has left; nothing is read.
 
     A guess, which transaction 1 judges as it judges every decision: whatever has become of the
-    effect, or holds it, ends in `reload`. The fault points are those of the reserve that it spares.
-
-    Raises:
-        As `dispatch`.
+    effect meanwhile, or holds it, ends in `reload`, and `reserve` reads it then.
     """
     ports.reach(FaultPoint.BEFORE_RESERVE)
+    seen = View(
+        next=Next.DISPATCH,
+        version=_VERSION_FIRST,
+        state=EffectState.PREPARED,
+        reason=Reason.FIRST_ATTEMPT.value,
+        now=None,
+        ordinal=_ORDINAL_FIRST,
+    )
     ports.reach(FaultPoint.AFTER_RESERVE)
-    return await dispatch(ports, tenant_id, effect_id, _VERSION_FIRST, _ORDINAL_FIRST)
+    return seen
 
 
 async def dispatch(
@@ -517,6 +523,7 @@ def _sealed_operation(ports: Ports, call: DispatchCall, answer: Answer) -> Seale
 def _seconds_until(seen: View) -> float | None:
     if seen.next is not Next.WAIT or seen.at is None:
         return None
+    assert seen.now is not None, "a wait was decided on the database clock"
     return max((seen.at - seen.now).total_seconds(), 0.0)
 
 

@@ -26,6 +26,7 @@ argument, or the text of a stranger.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, assert_never
@@ -219,8 +220,9 @@ def error_of(status: int, body: object, retry_after: str | None = None) -> Broke
         body: what the answer's JSON gave, None where it is none.
         retry_after: the header of that name.
     """
-    seconds = int(retry_after) if retry_after and retry_after.isascii() and retry_after.isdigit() \
-        else None  # fmt: skip
+    # Seconds in up to nine digits; a date, or whatever else stands before a broker, is no number.
+    number = re.fullmatch(r"[0-9]{1,9}", retry_after or "")
+    seconds = None if number is None else int(number.group())
     if not isinstance(body, dict) or not isinstance(body.get("code"), str):
         told: dict[str, Any] = {"status": status, "retry_after_seconds": seconds}
         if status == 429:

@@ -33,7 +33,7 @@ from typing import (
 )
 from uuid import UUID
 
-from effect_broker.sdk.bodies import body_of, checked_operation_key, plain
+from effect_broker.sdk.bodies import body_of, checked_external_id, checked_operation_key, plain
 from effect_broker.sdk.errors import Body, BrokerError, NotElected, NotUnderstood, RequestRefused
 from effect_broker.sdk.results import (
     Cancelled,
@@ -196,8 +196,8 @@ class AsyncPerformance:
     ) -> None:
         """Record that it has happened; returns once that is durable, with a receipt.
 
-        A result that has no form in JSON, or is too large, is left out and said to be: the commit
-        is a fact whatever its answer looks like.
+        What of it has no form in JSON, is too large, or is no id as a receipt holds them, is left
+        out and said to be: the commit is a fact whatever its answer looks like.
 
         Args:
             result: what whoever asks again gets back; stored encrypted.
@@ -210,15 +210,9 @@ class AsyncPerformance:
             Unavailable: nothing is known of the confirm, which may be repeated. The effect itself
                 must not be: the broker finds out what the contract lets it find out.
         """
-        members: dict[str, object] = {"external_id": external_id}
-        left_out = _left_out(result)
-        if left_out is not None:
-            fields = {**(fields or {}), "left_out": left_out}
-        elif result is not None:
-            members["result"] = result
-        members["fields"] = dict(fields) if fields else None
+        members = _told_of(result, external_id, fields)
         await self._tell(AttemptOutcome.COMMITTED, code, members)
-        self.outcome = Performed(self.effect_id, result, external_id)
+        self.outcome = Performed(self.effect_id, result, members.get("external_id"))
 
     async def fail(
         self,
@@ -556,12 +550,34 @@ def _member(answer: Body, name: str) -> Body:
     return value
 
 
-def _left_out(result: Any) -> str | None:
-    """Why a result cannot be told, or None. Half of a body is for the rest of it."""
-    if result is None:
+def _told_of(result: Any, external_id: Any, fields: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What is told of a commit: everything that can be, and why the rest cannot."""
+    told: dict[str, Any] = {}
+    left_out: dict[str, str] = {}
+    kept = dict(fields or {})
+    # Half of a body is for the result, and a quarter for the fields.
+    reason = _left_out(kept, BODY_BYTES_MAX // 4)
+    if reason is not None:
+        kept, left_out["fields_left_out"] = {}, reason
+    reason = _left_out(result, BODY_BYTES_MAX // 2)
+    if reason is not None:
+        left_out["left_out"] = reason
+    elif result is not None:
+        told["result"] = result
+    try:
+        told["external_id"] = checked_external_id(external_id)
+    except RequestRefused:
+        left_out["external_id_left_out"] = "format"
+    told["fields"] = kept | left_out or None
+    return told
+
+
+def _left_out(value: Any, bytes_max: int) -> str | None:
+    """Why a value cannot be told, or None."""
+    if value is None:
         return None
     try:
-        canonical_bytes(result, bytes_max=BODY_BYTES_MAX // 2)
+        canonical_bytes(value, bytes_max=bytes_max)
     except InvalidPayload as problem:
         return problem.reason.value
     return None

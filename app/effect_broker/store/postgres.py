@@ -1,15 +1,17 @@
 """The effect store on Postgres (`effect_broker.protocol.ports.EffectStore`, and submit).
 
-What it promises: a change is planned on facts that were read under the effect's lock, and its
-writes are committed together and durably, or not at all. Round trips: submit 1, load 1, change 3,
-mutate 6 and those of the mutation itself; one more where a contract is met for the first time,
-where it demands a certificate, where a plan writes nothing, and two for a grant under limits.
+What it promises: a change is planned on facts that were read under the effect's lock, or on the
+version that it compares and sets; its writes are committed together and durably, or not at all.
+Round trips: submit 1, load 1, change 3, a success that follows on this process's own grant 1
+(`effect_broker.store.granted`), mutate 6 and those of the mutation itself; one more where a
+contract is met for the first time, where it demands a certificate, where a plan writes nothing, or
+where an attempt is granted under limits.
 
 Lock order: the intent's row, then the lock of the holds (shared), then all else, and last a target
-that the contract limits (`effect_broker.store.paces`). Each lock and
-the facts are separate statements of one READ COMMITTED transaction, sent in one pipeline: a
-statement that has waited for a lock goes on with the snapshot from before it waited, only the next
-one sees what the other transaction has done. The clock is read last.
+that the contract limits (`effect_broker.store.paces`). Each lock and the facts are separate
+statements of one READ COMMITTED transaction, sent in one pipeline: a statement that has waited for
+a lock goes on with the snapshot from before it waited, only the next one sees what the other
+transaction has done. The clock is read last.
 """
 
 from __future__ import annotations

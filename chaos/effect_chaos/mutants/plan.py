@@ -21,7 +21,11 @@ _TRACE: Final = "tests/trace_check/"
 
 # What every value of the core keeps: frozen, and without members that nobody declared.
 _VALUES: Final = f"{_CONTRACTS}test_core_values.py"
-_DECIDE: Final = (f"{_CONTRACTS}test_decide_*.py", f"{_CONTRACTS}test_core_*.py")
+_DECIDE: Final = (
+    f"{_CONTRACTS}test_decide_*.py",
+    f"{_CONTRACTS}test_election.py",
+    f"{_CONTRACTS}test_core_*.py",
+)
 _DOCUMENT: Final = (f"{_CONTRACTS}test_document*.py", f"{_CONTRACTS}test_core_*.py")
 _ERRORS: Final = (f"{_CONTRACTS}test_errors*.py", _VALUES)
 _HTTP: Final = tuple(

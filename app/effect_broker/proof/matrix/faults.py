@@ -83,7 +83,9 @@ def _commit_cut(phase: CutPhase, lane: Lane, cell: Cell) -> Iterator[Strike]:
     else:
         repairs = cell.point in REQUEUE_POINTS
         application = "effect-broker-repair" if repairs else "effect-broker-worker"
-        happened = lane.proxy.cut(application, phase)
+        # A plain success is one statement, which commits by itself; every other change ends with
+        # a COMMIT. Which of the two is sent is known only when the worker goes on.
+        happened = lane.proxy.cut(application, phase, "settle_success", "COMMIT")
     try:
         yield strike
         strike.met = happened.wait(_MET_SECONDS)

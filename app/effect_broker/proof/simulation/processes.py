@@ -171,6 +171,10 @@ class RunCalls:
         self._replayed = deque(replayed)
         self._entered = 0
 
+    async def begin(self) -> StepResult:
+        """See `StepCalls`."""
+        return await self._step("reserve", (), steps.begin, self._ports)
+
     async def reserve(self) -> StepResult:
         """See `StepCalls`."""
         actor = self._actor

@@ -43,7 +43,7 @@ from effect_broker.proof.simulation.target import (
     objects,
 )
 from effect_broker.protocol.ports import Change, Ports, Snapshot, StaleWrite, StoreError, VaultError
-from effect_broker.protocol.run import StepResult, drive
+from effect_broker.protocol.run import GENERATION_FIRST, StepResult, drive
 from effect_contracts.facts import Certified, Hold, SafetyClass
 
 TARGET_IDENTITY: Final = "simulated:target#acct_1"
@@ -283,7 +283,8 @@ class World:
             reach=_reach,
         )
         calls = RunCalls(self, actor, ports, list(recorded))
-        return self.add_actor(actor, lambda _: drive(calls))
+        new = generation == GENERATION_FIRST
+        return self.add_actor(actor, lambda _: drive(calls, new=new))
 
     def add_actor(
         self, actor: Actor, running: Callable[[Actor], Coroutine[Any, Any, object]]
