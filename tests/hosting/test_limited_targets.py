@@ -12,6 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
+from cli.commands import Cli
+from effect_broker.keyring import ENV_KEY_RING_FILE
 from effect_broker.proof.broker import wait_until
 from effect_broker.proof.contracts import charge, tuned
 from hosting.scenes import Scene
@@ -65,7 +67,10 @@ def _open(scene: Scene, tool: str) -> int:
 
 
 def test_two_workers_drive_a_target_no_harder_than_its_contract_permits(
-    scene: Scene, counting: Counting
+    scene: Scene,
+    counting: Counting,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     document = tuned(
         "demo-charge-idempotent",
@@ -113,3 +118,12 @@ def test_two_workers_drive_a_target_no_harder_than_its_contract_permits(
         document.tool,
     )
     assert waited > 0
+
+    # The account of it is in order, as anybody can check.
+    monkeypatch.setenv("EFFECT_BROKER_HOME", str(scene.broker.directory))
+    monkeypatch.setenv("EFFECT_BROKER_MIGRATE_DATABASE_URL", scene.broker.superuser_url)
+    monkeypatch.setenv(ENV_KEY_RING_FILE, str(scene.broker.directory / "keyring.json"))
+    command, trace = Cli(monkeypatch, capsys), str(scene.broker.directory / "trace")
+    assert command("events", "export", "--out", trace).code == 0
+    verified = command("events", "verify", trace)
+    assert verified.code == 0, verified.out
