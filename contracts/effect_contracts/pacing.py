@@ -124,7 +124,7 @@ def _granted(limits: Limits, pace: Pace, now: datetime) -> Pace:
     rate_at = pace.rate_at
     if limits.per_second_max is not None:
         rate_at = max(rate_at or now, now) + timedelta(seconds=1 / limits.per_second_max)
-    return replace(pace, open_attempts=pace.open_attempts + 1, granted_at=now, rate_at=rate_at)
+    return replace(pace, granted_at=now, rate_at=rate_at)
 
 
 def _room_at(limits: Limits, pace: Pace, now: datetime) -> datetime:

@@ -14,7 +14,7 @@ from contracts.decide_cases import IDEMPOTENT, at, attempt
 from effect_contracts.decide import Action, Reason, decide
 from effect_contracts.facts import Facts, Hold, Outcome
 from effect_contracts.life import LifeEvent
-from effect_contracts.pacing import GAP_SECONDS_MAX, Limits, Pace, place
+from effect_contracts.pacing import Limits, Pace, burst_of, place
 
 NOW = at(1000)
 TICK = timedelta(microseconds=1)
@@ -35,6 +35,19 @@ def test_a_place_is_given_while_fewer_are_open_than_permitted() -> None:
     assert place(two, Pace(open_attempts=1), NOW, waited=False).turn_at is None
     assert place(two, Pace(open_attempts=2), NOW, waited=False).turn_at is not None
     assert place(two, Pace(open_attempts=2), NOW, waited=True).turn_at is not None
+    # A version with a higher limit has begun more than this one permits.
+    assert place(two, Pace(open_attempts=3), NOW, waited=False).turn_at is not None
+
+
+def test_who_comes_in_vain_comes_again_sooner_than_the_next_turn() -> None:
+    pace = Pace(open_attempts=1, hold_seconds=0.1, turns_at=NOW + timedelta(seconds=50))
+    first = place(ONE_PLACE, pace, NOW, waited=True)
+    second = place(ONE_PLACE, first.after, NOW, waited=True)
+    assert (seconds(first.turn_at), seconds(second.turn_at)) == pytest.approx((0.05, 0.1))
+    assert second.after.turns_at == pace.turns_at
+    # Where the rate is what lacks, there is nothing to come for any sooner.
+    spent = Pace(rate_at=NOW + timedelta(seconds=0.21))
+    assert seconds(place(RATE, spent, NOW, waited=True).turn_at) == pytest.approx(0.1)
 
 
 def test_turns_follow_each_other_as_attempts_have_taken_so_far() -> None:
@@ -46,7 +59,9 @@ def test_turns_follow_each_other_as_attempts_have_taken_so_far() -> None:
 
 def test_a_target_that_hangs_does_not_put_turns_off_without_end() -> None:
     pace = Pace(open_attempts=1, open_seconds=3600.0, hold_seconds=0.01)
-    assert seconds(place(ONE_PLACE, pace, NOW, waited=False).turn_at) == GAP_SECONDS_MAX
+    assert seconds(place(ONE_PLACE, pace, NOW, waited=False).turn_at) == 0.25
+    quick = Pace(open_attempts=1, hold_seconds=0.0)
+    assert seconds(place(ONE_PLACE, quick, NOW, waited=False).turn_at) == pytest.approx(0.001)
 
 
 def test_how_long_an_attempt_takes_follows_what_was_seen() -> None:
@@ -80,6 +95,12 @@ def test_turns_permit_nothing_that_all_come_to_late() -> None:
     assert granted == RATE.burst_max
 
 
+def test_a_burst_that_nobody_has_named_is_a_tenth_of_a_second_and_one_at_least() -> None:
+    assert [burst_of(rate) for rate in (0.5, 9.0, 11.0, 25.0, 40.0, 41.0)] == [1, 1, 2, 3, 4, 5]
+    assert Limits() == Limits(None, None, 1)
+    assert Pace().open_seconds == 0.0
+
+
 # Who goes first -------------------------------------------------------------------------------
 
 
@@ -96,11 +117,27 @@ def test_turns_of_those_who_never_come_hold_nobody_up_for_long() -> None:
     assert seconds(place(ONE_PLACE, under_way, NOW, waited=False).turn_at) > 500
 
 
+@pytest.mark.parametrize(
+    ("limits", "idle_seconds"),
+    [(ONE_PLACE, 2.0), (Limits(per_second_max=0.5), 8.0), (Limits(per_second_max=3.0), 2.0)],
+)
+def test_after_how_long_turns_count_as_lost(limits: Limits, idle_seconds: float) -> None:
+    since = NOW - timedelta(seconds=idle_seconds)
+    queued = Pace(granted_at=since, turns_at=NOW + timedelta(seconds=500))
+    assert place(limits, queued, NOW, waited=False).turn_at is not None
+    assert (
+        place(limits, replace(queued, granted_at=since - TICK), NOW, waited=False).turn_at is None
+    )
+    # A turn that comes just now is nobody's any more.
+    for gone_at in (NOW, NOW - TICK):
+        assert place(limits, replace(queued, turns_at=gone_at), NOW, waited=False).turn_at is None
+
+
 def test_each_of_several_tenants_gets_its_share_of_the_turns() -> None:
     pace = Pace(open_attempts=1, hold_seconds=0.1)
     alone = place(ONE_PLACE, pace, NOW, waited=False)
-    shared = place(ONE_PLACE, replace(pace, others=2), NOW, waited=False)
-    assert (seconds(alone.turn_at), seconds(shared.turn_at)) == pytest.approx((0.1, 0.3))
+    turns = [alone, *(place(ONE_PLACE, replace(pace, others=n), NOW, waited=False) for n in (1, 2))]
+    assert [seconds(one.turn_at) for one in turns] == pytest.approx([0.1, 0.2, 0.3])
 
 
 # A backlog --------------------------------------------------------------------------------------
@@ -209,11 +246,18 @@ def test_a_turn_that_was_given_is_waited_for_whoever_asks() -> None:
         found = decide(known, LIMITED, NOW)
         assert (found.reason, found.at) == (Reason.TARGET_BUSY, NOW + TICK)
     assert decide(facts, LIMITED, NOW + TICK).action is Action.DISPATCH
+    late = replace(facts, turn_at=NOW - TICK, pace=FULL)
+    found = decide(late, LIMITED, NOW)
+    assert found.reason is Reason.TARGET_BUSY
+    assert seconds(found.at) > 0
 
 
 def test_who_waits_for_a_turn_expires_when_it_has_to() -> None:
     facts = Facts(turn_at=NOW + timedelta(seconds=9), send_before=NOW + timedelta(seconds=1))
     assert decide(facts, LIMITED, NOW).at == facts.send_before
+    # Of what has been sent once, the caller was told nothing of the kind.
+    again = replace(facts, attempts=(attempt(1, Outcome.RETRYABLE),))
+    assert decide(again, LIMITED, NOW).at == facts.turn_at
     late = decide(facts, LIMITED, NOW + timedelta(seconds=1))
     assert (late.action, late.reason) == (Action.SETTLE, Reason.EXPIRED)
 
