@@ -125,7 +125,7 @@ CARD_NUMBER = "4242" * 4
 
 
 class _Broken:
-    """Reads that fail in a way nobody expected, with an argument in the text."""
+    """A part that fails in a way nobody expected, with an argument in the text."""
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(CARD_NUMBER)
@@ -134,7 +134,8 @@ class _Broken:
 async def test_an_unexpected_error_tells_nothing_of_itself(
     api: httpx.AsyncClient, application: FastAPI, caplog: pytest.LogCaptureFixture
 ) -> None:
-    application.state.services = replace(application.state.services, reads=_Broken())
+    broken = _Broken()
+    application.state.services = replace(application.state.services, reads=broken, intake=broken)
     for answer in (await api.get(PATH), await api.post(PATH, json=charge())):
         assert (answer.status_code, answer.json()["code"]) == (500, "internal")
         assert answer.headers["content-type"] == "application/problem+json"

@@ -79,7 +79,7 @@ async def test_a_connection_lost_during_commit_leaves_it_unknown(
 async def test_a_connection_lost_before_commit_changes_nothing(
     wire: Wire, wired_store: PostgresStore, tenant_id: UUID, effect_id: UUID
 ) -> None:
-    wire.cut_at, wire.swallow = b"FOR NO KEY UPDATE", False
+    wire.cut_at, wire.swallow = b"lock_effect", False
     with pytest.raises(StoreUnavailable):
         await wired_store.change(tenant_id, effect_id, again)
     wire.cut_at = None
