@@ -29,7 +29,6 @@ from effect_broker.protocol.ports import (
     Change,
     CommitUnknown,
     EffectStore,
-    IdentityOf,
     Mutation,
     Plan,
     Ports,
@@ -172,9 +171,7 @@ class TroubledStore:
         """Untroubled."""
         return await self.inner.load(tenant_id, effect_id)
 
-    async def change(
-        self, tenant_id: UUID, effect_id: UUID, plan: Plan[T], paced: IdentityOf | None = None
-    ) -> T:
+    async def change(self, tenant_id: UUID, effect_id: UUID, plan: Plan[T], paced: Any = None) -> T:
         """Meet the next trouble."""
         trouble = await self._next()
         if trouble is Trouble.LOST_UNDONE:

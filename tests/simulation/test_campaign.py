@@ -24,6 +24,10 @@ BROKEN_SCHEDULES = 100
 STRANGE = "idempotent-looked-up"
 STRANGE_FAULTS = frozenset({Fault.LOST_ANSWER, Fault.EXISTS, Fault.STRANGE_OBJECT})
 STRANGE_SCHEDULES = 1000
+# A target that repeats a stored error until a person is asked: one schedule in hundreds.
+REPLAYED = "idempotent"
+REPLAYED_FAULTS = frozenset({Fault.STORED_ERROR})
+REPLAYED_SCHEDULES = 60
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +41,16 @@ def tally() -> Tally:
         strange = replace(worlds()[STRANGE], faults=STRANGE_FAULTS)
         for seed in range(STRANGE_SCHEDULES):
             found.add(STRANGE, seed, run_seed(strange, seed))
+        replayed = replace(worlds()[REPLAYED], faults=REPLAYED_FAULTS)
+        for seed in range(REPLAYED_SCHEDULES):
+            found.add(REPLAYED, seed, run_seed(replayed, seed))
     return found
 
 
 def test_no_schedule_breaks_a_promise(tally: Tally) -> None:
     """A failure names world and seed; `effect-broker demo simulate` shrinks and replays it."""
-    assert tally.schedules == SCHEDULES + BROKEN_SCHEDULES + STRANGE_SCHEDULES
+    rare = BROKEN_SCHEDULES + STRANGE_SCHEDULES + REPLAYED_SCHEDULES
+    assert tally.schedules == SCHEDULES + rare
     assert {broken.text: (broken.world, broken.seed) for broken in tally.first.values()} == {}
 
 
