@@ -148,17 +148,20 @@ def test_nor_if_all_is_numbered_and_chained_again(
     traces: list[Trace], mutation: Callable[[str, int], Callable[[Line], None]]
 ) -> None:
     """Events that hold no fact may go: a wait, a park that was lifted, a look-up that died."""
+    # Nor does it show that somebody asked twice for a look.
+    factless = {
+        "wait", "park", "parked", "probe_started", "count_started", "reconcile_asked",
+    }  # fmt: skip
     passed: Counter[str] = Counter()
     for trace in traces:
         events = trace[2]["events"]
         for index in range(len(events) - (mutation is _swap)):
             forge = _and_renumbered(mutation("events", index))
-            if judged(trace, forge, rechain=True).clean:
+            # Moved past a fact of the same moment it is where it might have been as well.
+            moved = {event["kind"] for event in events[index : index + 1 + (mutation is _swap)]}
+            if judged(trace, forge, rechain=True).clean and not moved & factless:
                 passed[events[index]["kind"]] += 1
-    # Nor does it show that somebody asked twice for a look.
-    assert passed.keys() <= {
-        "wait", "park", "parked", "probe_started", "count_started", "reconcile_asked",
-    }  # fmt: skip
+    assert passed == {}
 
 
 @pytest.mark.parametrize("name", ["attempts", "evidence", "mutations", "resolutions"])
