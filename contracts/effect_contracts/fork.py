@@ -18,23 +18,29 @@ from effect_contracts.decide import Decision, decide
 from effect_contracts.document import ContractDocument
 from effect_contracts.facts import FINAL_STATES, Facts, Hold, Policy
 from effect_contracts.trace.findings import Broken
-from effect_contracts.trace.kinds import read_event
+from effect_contracts.trace.kinds import EventKind, read_event
 from effect_contracts.trace.log import EffectLine
 from effect_contracts.trace.replay import Replay
 from effect_contracts.trace.timeline import Timeline, any_certificate
 
 _HOLDS = frozenset(hold.value for hold in Hold)
+# Of what was decided because time had passed, and not because of a new fact: what the other
+# contract says after it is too late to show that it would not have done it.
+_IN_TIME = frozenset(
+    kind.value for kind in (EventKind.ATTEMPT_STARTED, EventKind.PROBE_STARTED, EventKind.PARK)
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The two decisions on what was known after one event.
+    """The two decisions on what was known after one event, or at its moment before it.
 
     Attributes:
         sequence: of the event; None for now.
         kind: of the event; `now` for now.
         pinned: under the contract that the effect has pinned.
         other: under the other one.
+        before: without the event itself. Such a step is told only where it differs.
     """
 
     sequence: int | None
@@ -42,6 +48,7 @@ class Step:
     at: datetime
     pinned: Decision
     other: Decision
+    before: bool = False
 
     @property
     def differs(self) -> bool:
@@ -53,6 +60,7 @@ class Step:
         return {
             "sequence": self.sequence,
             "kind": self.kind,
+            "before": self.before,
             "at": self.at.astimezone(UTC).isoformat(),
             "pinned": _shown(self.pinned),
             "other": _shown(self.other),
@@ -73,7 +81,7 @@ class Fork:
 
     @property
     def first_difference(self) -> Step | None:
-        """The first event after which the other contract would have gone another way."""
+        """The first event at which the other contract would have gone another way."""
         return next((step for step in self.steps if step.differs), None)
 
 
@@ -93,7 +101,7 @@ def fork(
             steps.append(step)
     except Broken as problem:
         # Each event that was followed is a step, so the next one is what it broke on.
-        number = line.events[len(steps)].sequence
+        number = line.events[sum(not step.before for step in steps)].sequence
         broken = f"event {number} is not what the broker must have written: {problem.what}"
     return Fork(tuple(steps), broken)
 
@@ -109,8 +117,14 @@ def _steps(
     if line.events and line.events[0].sequence > 1:
         replay.begin_before(line.events[0].at)
     for record in line.events:
-        replay.step(read_event(record))
         hold = Hold(record.reason) if record.reason in _HOLDS else None
+        known = timeline.facts(record.at, hold)
+        replay.step(read_event(record))
+        if record.kind in _IN_TIME and record.sequence > line.events[0].sequence:
+            pinned, other = (_decided(known, policy, record.at) for policy in policies)
+            step = Step(record.sequence, record.kind, record.at, pinned, other, before=True)
+            if step.differs:
+                yield step
         facts = timeline.facts(record.at, hold)
         pinned, other = (_decided(facts, policy, record.at) for policy in policies)
         yield Step(record.sequence, record.kind, record.at, pinned, other)

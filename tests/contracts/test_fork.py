@@ -161,7 +161,7 @@ def test_a_step_is_told_to_programs_with_its_times_in_utc() -> None:
     assert waits
     for step in (*steps, *waits):
         told = step.to_json()
-        assert list(told) == ["sequence", "kind", "at", "pinned", "other", "differs"]
+        assert list(told) == ["sequence", "kind", "before", "at", "pinned", "other", "differs"]
         assert told["sequence"] == step.sequence
         assert told["kind"] == step.kind
         assert str(told["at"]).endswith("+00:00")

@@ -189,7 +189,8 @@ def _show(
     elif first is None:
         print("the other contract decides the same at every event")
     else:
-        after = "now" if first.sequence is None else f"after event {first.sequence} ({first.kind})"
+        side = "before" if first.before else "after"
+        after = "now" if first.sequence is None else f"{side} event {first.sequence} ({first.kind})"
         print(
             f"first difference {after}: {_decided(first.other)} instead of "
             f"{_decided(first.pinned)}. What follows it would have met other facts"
@@ -199,7 +200,8 @@ def _show(
 def _row(step: Step, with_other: bool) -> tuple[object, ...]:
     other = _decided(step.other) if with_other else ""
     mark = "DIFFERS" if step.differs else ""
-    return step.sequence or "", step.kind, _decided(step.pinned), other, mark
+    kind = f"before {step.kind}" if step.before else step.kind
+    return step.sequence or "", kind, _decided(step.pinned), other, mark
 
 
 def _decided(decision: Any) -> str:
