@@ -7,10 +7,10 @@ shows all that is wrong. Exit 1 if any check fails; warnings alone are exit 0.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 import typer
 
@@ -38,15 +38,18 @@ from effect_broker.secretrefs import SecretReferences
 from effect_broker.store import diagnosis
 from effect_broker.store.certificates import CertificateRecord, Certificates
 from effect_broker.store.documents import active_documents
+from effect_broker.store.pool import Pool
 from effect_broker.store.reachability import connection_trouble
 from effect_broker.store.roles import DatabaseRole
-from effect_broker.store.signatures import UnsignedReceipts, unsigned_receipts
-from effect_broker.store.subscriptions import Standing, standings
-from effect_broker.store.tenants import KeyRecord, Tenants
+from effect_broker.store.signatures import unsigned_receipts
+from effect_broker.store.subscriptions import standings
+from effect_broker.store.tenants import Tenants
 from effect_contracts.document import ContractDocument
 from effect_contracts.errors import ContractInvalid
 
 # Some milliseconds.
+T = TypeVar("T")
+
 _RECEIPTS_LOOKED_AT: Final = 10_000
 _Certified = tuple[tuple[CertificateRecord, ...], tuple[ContractDocument, ...], datetime]
 _PROCESSES: Final = {DatabaseRole.API: "api", DatabaseRole.WORKER: "worker"}
@@ -226,42 +229,45 @@ def _certificates(login: Login, settings: Settings) -> Iterator[Finding]:
 
 
 def _subscriptions(login: Login) -> Iterator[Finding]:
-    async def read() -> tuple[Standing, ...]:
-        async with opened(login) as pool:
-            return await standings(pool, STANDINGS_MAX)
-
-    try:
-        found = asyncio.run(read())
-    except (StoreError, ConfigurationProblem) as problem:
-        yield _unlooked("subscriptions", problem)
-        return
-    yield from subscription_findings(found)
+    return _looked(
+        "subscriptions",
+        login,
+        lambda pool: standings(pool, STANDINGS_MAX),
+        subscription_findings,
+    )
 
 
 def _receipts(login: Login) -> Iterator[Finding]:
-    async def read() -> UnsignedReceipts:
-        async with opened(login) as pool:
-            return await unsigned_receipts(pool, _RECEIPTS_LOOKED_AT)
-
-    try:
-        found = asyncio.run(read())
-    except (StoreError, ConfigurationProblem) as problem:
-        yield _unlooked("unsigned_receipts", problem)
-        return
-    yield from receipt_findings(found)
+    return _looked(
+        "unsigned_receipts",
+        login,
+        lambda pool: unsigned_receipts(pool, _RECEIPTS_LOOKED_AT),
+        receipt_findings,
+    )
 
 
 def _api_keys(login: Login) -> Iterator[Finding]:
-    async def read() -> tuple[KeyRecord, ...]:
+    return _looked("api_keys", login, lambda pool: Tenants(pool).keys(), checks.api_key_findings)
+
+
+def _looked(
+    name: str,
+    login: Login,
+    read: Callable[[Pool], Awaitable[T]],
+    judged: Callable[[T], Iterable[Finding]],
+) -> Iterator[Finding]:
+    """Judge what one read shows; a read that fails is a finding of that name."""
+
+    async def looked() -> T:
         async with opened(login) as pool:
-            return await Tenants(pool).keys()
+            return await read(pool)
 
     try:
-        records = asyncio.run(read())
+        found = asyncio.run(looked())
     except (StoreError, ConfigurationProblem) as problem:
-        yield _unlooked("api_keys", problem)
+        yield _unlooked(name, problem)
         return
-    yield from checks.api_key_findings(records)
+    yield from judged(found)
 
 
 def _resolver(settings: Settings) -> Callable[[str], bool]:
