@@ -157,3 +157,56 @@ def test_the_count_of_outstanding_effects_uses_its_index(filled: Connection[Tupl
         " WHERE i.tenant_id = %(tenant_id)s AND i.next_action_at IS NOT NULL LIMIT 500) AS c"
     )
     assert _scans(filled, "effect_broker_owner", query, {"tenant_id": TENANT}) == []
+
+
+BY_KEY = {
+    # What a foreign key asks for each row that refers to an effect; Postgres keeps this plan.
+    "foreign_key": "SELECT 1 FROM ONLY effect_broker.effect_intents x"
+    " WHERE tenant_id = $1 AND effect_id = $2 FOR KEY SHARE OF x",
+    "update": "UPDATE effect_broker.effect_intents SET reason = 'r'"
+    " WHERE tenant_id = $1 AND effect_id = $2",
+    "lock": "SELECT * FROM effect_broker.effect_intents"
+    " WHERE tenant_id = $1 AND effect_id = $2 AND version = $3 FOR NO KEY UPDATE",
+}
+BY_OTHER_KEYS = {
+    "one_intent_per_operation_key": "SELECT * FROM effect_broker.effect_intents"
+    " WHERE tenant_id = $1 AND operation_key = $2",
+    "effects_by_downstream_key": "SELECT * FROM effect_broker.effect_intents"
+    " WHERE tenant_id = $1 AND downstream_key = $2",
+    "effects_by_age": "SELECT * FROM effect_broker.effect_intents WHERE tenant_id = $1"
+    + api._NEWEST_FIRST.replace("%(limit)s", "$2"),
+}
+
+
+@pytest.fixture
+def empty(running_server: RunningServer, template_name: str) -> Iterator[Connection[TupleRow]]:
+    """A database as migrations leave it: no rows, and no statistics to tell indexes apart."""
+    database = clone(running_server, template_name)
+    with psycopg.connect(database.superuser_url, autocommit=True) as superuser:
+        yield superuser
+    drop_database(running_server, database.name)
+
+
+def _index_of(connection: Connection[TupleRow], query: str) -> str:
+    """The index by which a statement finds its rows whatever its parameters are."""
+    explained = b"EXPLAIN (GENERIC_PLAN, FORMAT JSON) " + query.encode()
+    row = connection.execute(explained).fetchone()
+    assert row is not None
+    node = row[0][0]["Plan"]
+    while "Index Name" not in node:
+        (node,) = node["Plans"]
+    return str(node["Index Name"])
+
+
+@pytest.mark.parametrize("name", BY_KEY)
+def test_an_effect_is_found_by_its_primary_key_before_there_are_statistics(
+    empty: Connection[TupleRow], name: str
+) -> None:
+    assert _index_of(empty, BY_KEY[name]) == "effect_intents_pkey"
+
+
+@pytest.mark.parametrize("index", BY_OTHER_KEYS)
+def test_other_lookups_have_their_own_index_before_there_are_statistics(
+    empty: Connection[TupleRow], index: str
+) -> None:
+    assert _index_of(empty, BY_OTHER_KEYS[index]) == index
