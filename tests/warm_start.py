@@ -28,6 +28,7 @@ SERVER = Path(__file__).with_name("warm_start_server.py")
 # What the dynamic loader or the interpreter reads once, at its start.
 _READ_AT_START = ("LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHASHSEED", "PYTHONDEVMODE")
 _START_SECONDS = 120.0
+_FORKED = (*stack.PROGRAM, "effect_broker.proof.target")
 
 
 class Forked:
@@ -85,7 +86,7 @@ class WarmStart:
     ) -> stack.Launched:
         """See `stack.Launch`; what the interpreter has to see at its start gets a fresh one."""
         differs = any(environment.get(name) != os.environ.get(name) for name in _READ_AT_START)
-        if differs or words[0] != stack.PROGRAM[0]:
+        if differs or words[0] not in _FORKED:
             return stack.interpreter(words, environment, log)
         request = {"words": [*words], "environment": dict(environment), "directory": os.getcwd()}
         reading, writing = os.pipe()
