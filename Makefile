@@ -37,8 +37,6 @@ help: ## what can be made
 demo: $(READY) ## the proof: real processes, real SIGKILL, one effect at the target
 	@$(BIN)/effect-broker demo main $(ARGS)
 
-# Where bytecode is not to be written, each process would compile all of it anew.
-test: export PYTHONDONTWRITEBYTECODE =
 test: $(READY) ## every test; the last lines name those that could not run here
 	@$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
 
