@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID, uuid4
@@ -14,6 +15,7 @@ from psycopg.rows import TupleRow
 from effect_broker.reading import EffectFilter
 from effect_broker.store import api, runs
 from effect_broker.store import statements as sql
+from effect_broker.store.links import LINKS_OF
 from effect_contracts.facts import EffectState
 from postgres import RunningServer, clone, drop_database
 
@@ -203,6 +205,37 @@ def test_an_effect_is_found_by_its_primary_key_before_there_are_statistics(
     empty: Connection[TupleRow], name: str
 ) -> None:
     assert _index_of(empty, BY_KEY[name]) == "effect_intents_pkey"
+
+
+OF_A_FEW = {
+    **CHANGE,
+    "links": LINKS_OF,
+    "compensations": runs._ENDED_COMPENSATIONS,
+}
+
+
+@pytest.mark.parametrize("name", OF_A_FEW)
+def test_nobody_reads_a_whole_tenant_for_a_few_effects_before_there_are_statistics(
+    empty: Connection[TupleRow], name: str
+) -> None:
+    names: dict[str, str] = {}
+    query = re.sub(
+        r"%\((\w+)\)s", lambda m: names.setdefault(m[1], f"${len(names) + 1}"), OF_A_FEW[name]
+    )
+    row = empty.execute(b"EXPLAIN (GENERIC_PLAN, FORMAT JSON) " + query.encode()).fetchone()
+    assert row is not None
+    scans = [
+        node
+        for node in _nodes(row[0][0]["Plan"])
+        if node.get("Relation Name", "").startswith("effect_intents")
+    ]
+    assert all("effect_id" in node.get("Index Cond", "") for node in scans), scans
+
+
+def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for child in node.get("Plans", ()):
+        yield from _nodes(child)
 
 
 @pytest.mark.parametrize("index", BY_OTHER_KEYS)
