@@ -77,6 +77,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.errors.conflict": _ERRORS,
     "effect_contracts.errors.contract": _ERRORS,
     "effect_contracts.errors.request": _ERRORS,
+    "effect_contracts.event_stream": (f"{_CONTRACTS}test_event_stream*.py", _VALUES),
     "effect_contracts.events": (f"{_CONTRACTS}test_events*.py", _VALUES),
     "effect_contracts.expressions": (*_DOCUMENT, *_HTTP),
     "effect_contracts.fact_digests": (f"{_CONTRACTS}test_fact_digests*.py", _VALUES),
@@ -115,6 +116,12 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.trace.log": (f"{_TRACE}test_log.py", _VALUES),
     "effect_contracts.trace.receipt": (f"{_TRACE}test_receipt*.py", _VALUES),
     "effect_contracts.trace.removed": (f"{_TRACE}test_removed*.py", _VALUES),
+    "effect_contracts.webhook_sending": (f"{_CONTRACTS}test_event_stream*.py", _VALUES),
+    "effect_contracts.webhook_urls": (
+        f"{_CONTRACTS}test_webhook_urls*.py",
+        f"{_CONTRACTS}test_event_stream.py",
+        _VALUES,
+    ),
 }
 
 LEFT_OUT: Final[dict[str, str]] = {
