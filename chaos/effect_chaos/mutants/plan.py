@@ -24,6 +24,7 @@ _VALUES: Final = f"{_CONTRACTS}test_core_values.py"
 _DECIDE: Final = (
     f"{_CONTRACTS}test_decide_*.py",
     f"{_CONTRACTS}test_election.py",
+    f"{_CONTRACTS}test_pacing.py",
     f"{_CONTRACTS}test_core_*.py",
 )
 _DOCUMENT: Final = (f"{_CONTRACTS}test_document*.py", f"{_CONTRACTS}test_core_*.py")
