@@ -97,11 +97,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
         f"{_CONTRACTS}test_limits_section.py",
     ),
     "effect_contracts.patterns": (f"{_CONTRACTS}test_patterns*.py", _VALUES),
-    "effect_contracts.pointers": (
-        f"{_CONTRACTS}test_errors*.py",
-        f"{_CONTRACTS}test_canonical*.py",
-        _VALUES,
-    ),
+    "effect_contracts.pointers": (f"{_CONTRACTS}test_pointers.py", _VALUES),
     "effect_contracts.receipts": (f"{_CONTRACTS}test_core_*.py", *_STEPS, *_CHECK),
     "effect_contracts.retention": (f"{_CONTRACTS}test_core_*.py", *_DOCUMENT, *_STEPS),
     "effect_contracts.section": (f"{_CONTRACTS}test_section*.py", _VALUES),
