@@ -7,7 +7,6 @@ account is read without trust in whoever wrote it.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 from uuid import UUID, uuid4
@@ -22,6 +21,7 @@ from effect_contracts.facts import (
     EvidenceSource,
     Hold,
     Outcome,
+    Policy,
     SafetyClass,
     Verdict,
 )
@@ -36,6 +36,7 @@ from effect_contracts.trace.log import (
 )
 from effect_contracts.trace.replay import NextAction, Replay
 from effect_contracts.trace.standing import identity_findings, row_findings, standing_findings
+from effect_contracts.trace.timeline import Timeline
 from trace_check.asked_alone import BEGAN_AT, TICK, after, attempt, evidence, nothing_known
 
 Found = list[tuple[Rule, str]]
@@ -295,13 +296,19 @@ def test_absence_stands_on_a_fence_for_each_attempt() -> None:
 # Where it stands ---------------------------------------------------------------------------------
 
 
-@dataclass
-class Ended:
-    """What a replay leaves behind."""
-
-    next_action: NextAction | None
-    parked: bool = False
-    alert: Alert | None = None
+def ended(
+    next_action: NextAction | None,
+    *,
+    parked: bool = False,
+    alert: Alert | None = None,
+    pruned: bool = False,
+) -> Replay:
+    """A replay that has left this behind."""
+    replay = Replay(Timeline(nothing_known(), Policy(SafetyClass.RECONCILABLE), None))
+    if pruned:
+        replay.begin_before(after(0))
+    replay.next_action, replay.parked, replay.alert = next_action, parked, alert
+    return replay
 
 
 def _event(at: datetime) -> EventRecord:
@@ -312,7 +319,7 @@ def _event(at: datetime) -> EventRecord:
 
 
 def standing(
-    ended: Ended,
+    left: Replay,
     *,
     event_at: float = 0,
     updated: float = 0,
@@ -323,7 +330,7 @@ def standing(
         "updated_at": after(updated), "next_action_at": None if due is None else after(due),
     } | intent  # fmt: skip
     made = line(intent=told, events=(_event(after(event_at)),))
-    found = standing_findings(made, cast(Replay, ended))
+    found = standing_findings(made, left)
     return [(finding.rule, finding.what) for finding in found]
 
 
@@ -340,52 +347,52 @@ PARKED = (Rule.NEXT_ACTION, "the intent is parked, or not, unlike its last event
 
 
 def test_what_is_not_final_waits_or_is_parked() -> None:
-    assert standing(Ended(due(5)), due=5) == []
-    assert standing(Ended(due(None), parked=True), parked=True) == []
-    assert standing(Ended(due(None)), state=FINAL) == []
-    assert standing(Ended(due(5)), state=FINAL, due=5) == []  # it is counted at its target then
+    assert standing(ended(due(5)), due=5) == []
+    assert standing(ended(due(None), parked=True), parked=True) == []
+    assert standing(ended(due(None)), state=FINAL) == []
+    assert standing(ended(due(5)), state=FINAL, due=5) == []  # it is counted at its target then
     nothing = (Rule.NEXT_ACTION, "it is not final, not parked, and nothing is to come")
-    assert nothing in standing(Ended(due(5)))
-    assert standing(Ended(None)) == [nothing]
+    assert nothing in standing(ended(due(5)))
+    assert standing(ended(None)) == [nothing]
 
 
 def test_what_is_parked_is_neither_final_nor_due() -> None:
     both = (Rule.NEXT_ACTION, "it is parked, and final or due as well")
-    assert standing(Ended(None), parked=True) == []
-    assert standing(Ended(None), parked=True, due=5) == [both]
-    assert standing(Ended(None), parked=True, state=FINAL) == [both]
+    assert standing(ended(None), parked=True) == []
+    assert standing(ended(None), parked=True, due=5) == [both]
+    assert standing(ended(None), parked=True, state=FINAL) == [both]
 
 
 @pytest.mark.parametrize(
     ("at", "fits"), [(5 - TICK, False), (5, True), (7, True), (7 + TICK, False), (None, False)]
 )
 def test_the_next_action_is_due_when_the_last_event_says(at: float | None, fits: bool) -> None:
-    found = standing(Ended(due(5, 7)), due=at, state=FINAL)
+    found = standing(ended(due(5, 7)), due=at, state=FINAL)
     assert found == ([] if fits else [NOT_DUE])
 
 
 def test_a_requeue_moves_the_next_action_by_a_quarter_of_an_hour_at_most() -> None:
-    ended = Ended(due(5))
+    left = ended(due(5))
     for at, fits in ((5 - TICK, False), (5, True), (910, True), (910 + TICK, False)):
-        found = standing(ended, event_at=0, updated=10, due=at)
+        found = standing(left, event_at=0, updated=10, due=at)
         assert found == ([] if fits else [NOT_DUE]), at
     # What the event had foreseen for later stays possible.
-    assert standing(Ended(due(5, 2000)), updated=10, due=2000) == []
-    assert standing(Ended(due(5, 2000)), updated=10, due=2000 + TICK) == [NOT_DUE]
+    assert standing(ended(due(5, 2000)), updated=10, due=2000) == []
+    assert standing(ended(due(5, 2000)), updated=10, due=2000 + TICK) == [NOT_DUE]
     # Nothing has moved it: no write followed the event, or the row is older than it.
     for updated in (0, -1):
-        assert standing(ended, updated=updated, due=6) == [NOT_DUE]
+        assert standing(left, updated=updated, due=6) == [NOT_DUE]
 
 
 def test_after_an_event_that_left_nothing_nothing_is_to_come() -> None:
     what = (Rule.NEXT_ACTION, "something is to come, and the last event left nothing")
-    assert standing(Ended(due(None)), state=FINAL, due=5) == [what]
+    assert standing(ended(due(None)), state=FINAL, due=5) == [what]
 
 
 @pytest.mark.parametrize("parked", [False, True])
 def test_it_is_parked_as_its_last_event_has_left_it(parked: bool) -> None:
     rest = {"due": None, "state": EffectState.PREPARED} if not parked else {"due": 5.0}
-    found = standing(Ended(due(5), parked=parked), parked=not parked, **rest)
+    found = standing(ended(due(5), parked=parked), parked=not parked, **rest)
     assert PARKED in found
     assert NOT_DUE not in found
 
@@ -393,34 +400,53 @@ def test_it_is_parked_as_its_last_event_has_left_it(parked: bool) -> None:
 @pytest.mark.parametrize("hold", Hold)
 def test_a_hold_that_was_lifted_leaves_the_effect_due_at_once(hold: Hold) -> None:
     """Nothing is written of that but the row; a changed target is never lifted."""
-    ended = Ended(due(None), parked=True)
+    left = ended(due(None), parked=True)
     lifted = hold is not Hold.TARGET_CHANGED
     for at in (9, 10):
-        found = standing(ended, updated=10, due=at, reason=hold.value)
+        found = standing(left, updated=10, due=at, reason=hold.value)
         assert found == ([] if lifted else [PARKED])
-    assert standing(ended, updated=10, due=10 + TICK, reason=hold.value) == [PARKED]
-    assert standing(ended, updated=0, due=0, reason=hold.value) == [PARKED]
-    assert standing(ended, updated=10, due=9, reason="retryable") == [PARKED]
-    assert standing(ended, updated=10, due=None, parked=True, reason=hold.value) == []
+    assert standing(left, updated=10, due=10 + TICK, reason=hold.value) == [PARKED]
+    assert standing(left, updated=0, due=0, reason=hold.value) == [PARKED]
+    assert standing(left, updated=10, due=9, reason="retryable") == [PARKED]
+    assert standing(left, updated=10, due=None, parked=True, reason=hold.value) == []
 
 
 def test_the_alert_is_the_one_that_was_raised() -> None:
     what = (Rule.HEAD, "the intent's alert is not the one that was raised")
-    raised = Ended(due(None), alert=Alert.LATE_CONTRADICTION)
+    raised = ended(due(None), alert=Alert.LATE_CONTRADICTION)
     assert standing(raised, state=FINAL, alert=Alert.LATE_CONTRADICTION) == []
     assert standing(raised, state=FINAL, alert=None) == [what]
     assert standing(raised, state=FINAL, alert=Alert.DUPLICATE_DETECTED) == [what]
-    assert standing(Ended(due(None)), state=FINAL, alert=Alert.LATE_CONTRADICTION) == [what]
+    assert standing(ended(due(None)), state=FINAL, alert=Alert.LATE_CONTRADICTION) == [what]
 
 
-def test_of_pruned_events_an_alert_may_be_left_and_none_may_go() -> None:
-    """With nothing kept that says what is next, an alert may be older than what was kept."""
-    gone = (Rule.HEAD, "the alert that was raised is gone")
-    raised = Ended(None, alert=Alert.LATE_CONTRADICTION)
-    assert standing(raised, state=FINAL, alert=None) == [gone]
-    assert standing(raised, state=FINAL, alert=Alert.DUPLICATE_DETECTED) == []
-    assert standing(Ended(None), state=FINAL, alert=Alert.DUPLICATE_DETECTED) == []
-    assert standing(Ended(None), state=FINAL, alert=None) == []
+@pytest.mark.parametrize("next_action", [None, due(None)])
+def test_an_alert_may_be_older_than_what_was_kept_and_none_may_go(
+    next_action: NextAction | None,
+) -> None:
+    what = (Rule.HEAD, "the intent's alert is not the one that was raised")
+    late, duplicate = Alert.LATE_CONTRADICTION, Alert.DUPLICATE_DETECTED
+    for raised, borne, fits in (
+        (None, None, True),
+        (None, late, True),
+        (None, duplicate, True),
+        (late, late, True),
+        (late, duplicate, True),  # it was raised before, and stays
+        (late, None, False),
+        (duplicate, duplicate, True),
+        (duplicate, late, False),
+        (duplicate, None, False),
+    ):
+        left = ended(next_action, alert=raised, pruned=True)
+        found = standing(left, state=FINAL, alert=borne)
+        assert found == ([] if fits else [what]), (raised, borne)
+        whole = standing(ended(next_action, alert=raised), state=FINAL, alert=borne)
+        assert whole == ([] if raised is borne else [what])
+
+
+def test_where_no_event_is_left_nothing_tells_of_an_alert() -> None:
+    made = line(intent={"state": FINAL, "alert": Alert.LATE_CONTRADICTION})
+    assert list(standing_findings(made, ended(None))) == []
 
 
 def test_the_times_of_these_tests_are_those_of_the_others() -> None:
