@@ -59,7 +59,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
         f"{_CONTRACTS}test_core_*.py",
     ),
     "effect_contracts.certificate_settings": _SECTIONS,
-    "effect_contracts.certificates": (f"{_CONTRACTS}test_certificates.py", _VALUES),
+    "effect_contracts.certificates": (f"{_CONTRACTS}test_certificates*.py", _VALUES),
     "effect_contracts.certified": (
         f"{_CONTRACTS}test_certified*.py",
         f"{_CONTRACTS}test_decide_certificate.py",
@@ -116,7 +116,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.trace.receipt": (f"{_TRACE}test_receipt*.py", _VALUES),
     "effect_contracts.trace.removed": (f"{_TRACE}test_removed*.py", _VALUES),
     "effect_contracts.trace.standing": (f"{_TRACE}test_standing.py", _VALUES),
-    "effect_contracts.trace.timeline": (f"{_TRACE}test_timeline.py", _VALUES),
+    "effect_contracts.trace.timeline": (f"{_TRACE}test_timeline*.py", _VALUES),
     "effect_contracts.webhook_sending": (f"{_CONTRACTS}test_event_stream*.py", _VALUES),
     "effect_contracts.webhook_urls": (
         f"{_CONTRACTS}test_webhook_urls*.py",
