@@ -87,7 +87,10 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.http_settings": (*_DOCUMENT, *_HTTP),
     "effect_contracts.keys": (f"{_CONTRACTS}test_keys*.py", f"{_CONTRACTS}test_core_*.py"),
     "effect_contracts.life": (f"{_CONTRACTS}test_life*.py", f"{_CONTRACTS}test_core_*.py"),
-    "effect_contracts.limit_settings": (f"{_CONTRACTS}test_limits_section.py",),
+    "effect_contracts.limit_settings": (
+        f"{_CONTRACTS}test_limits_section.py",
+        f"{_CONTRACTS}test_document_form.py",
+    ),
     "effect_contracts.mcp_rules": _SECTIONS,
     "effect_contracts.mcp_settings": _SECTIONS,
     "effect_contracts.nats_settings": _SECTIONS,
