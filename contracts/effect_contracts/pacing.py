@@ -66,7 +66,8 @@ class Pace:
         ended_seconds: how long those took that have ended since the last look, on average.
         hold_seconds: how long an attempt takes, as it is estimated; None before the first end.
         granted_at: when an attempt was last granted.
-        rate_at: when the rate has room again for all that was granted (GCRA's theoretical time).
+        rate_at: when the rate has room again for all that was granted (GCRA's theoretical time), by
+            the numbers of whoever was granted it.
         turns_at: the last turn that was given to this tenant.
         again_at: the last turn that was given to those of this tenant whose turn came in vain.
         others: other tenants who have turns to come.

@@ -16,21 +16,24 @@ CREATE FUNCTION effect_broker.lock_target(
     rate_at timestamptz, turns_at timestamptz, again_at timestamptz, others integer,
     waiting integer
 )
-LANGUAGE plpgsql ROWS 1 SET search_path = pg_catalog, effect_broker, pg_temp AS $$
+LANGUAGE plpgsql ROWS 1 SET search_path = pg_catalog, effect_broker, pg_temp
+-- Who waits is found by the index above, whatever the statistics of an hour ago say: the plan stays
+-- in the session, and others wait for the target meanwhile.
+SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     pace record;
-    waiters_max CONSTANT integer := 1000;
+    waiters_max CONSTANT integer := 500;
 BEGIN
     SELECT p.* INTO STRICT pace
     FROM effect_broker.lock_pace(p_contract_name, p_target_identity, p_tenant_id) AS p;
     -- The row of a tenant of whom nobody waits any more slows down nobody else.
     DELETE FROM effect_broker.limited_tenants AS n
     WHERE n.contract_name = p_contract_name AND n.target_identity = p_target_identity
-      AND NOT EXISTS (
-          SELECT 1 FROM effect_broker.effect_intents AS i
-          WHERE i.contract_name = n.contract_name AND i.tenant_id = n.tenant_id
-            AND i.reason = 'target_busy' AND i.next_action_at > pace.now);
+      AND (SELECT i.effect_id FROM effect_broker.effect_intents AS i
+           WHERE i.contract_name = p_contract_name AND i.tenant_id = n.tenant_id
+             AND i.reason = 'target_busy' AND i.next_action_at > pace.now
+           ORDER BY i.next_action_at LIMIT 1) IS NULL;
     RETURN QUERY
         SELECT clock_timestamp(), pace.open_attempts, pace.open_seconds, pace.ended_seconds,
                pace.hold_seconds, pace.granted_at, pace.rate_at, mine.turns_at, mine.again_at,
@@ -42,7 +45,7 @@ BEGIN
                   SELECT 1 FROM effect_broker.effect_intents AS i
                   WHERE i.contract_name = p_contract_name AND i.tenant_id = p_tenant_id
                     AND i.reason = 'target_busy' AND i.next_action_at > pace.now
-                  LIMIT waiters_max) AS counting) AS waiters
+                  ORDER BY i.next_action_at LIMIT waiters_max) AS counting) AS waiters
         LEFT JOIN effect_broker.limited_tenants AS mine
             ON mine.contract_name = p_contract_name
             AND mine.target_identity = p_target_identity AND mine.tenant_id = p_tenant_id;
