@@ -248,7 +248,8 @@ class MemoryStore:
             if paced is not None and snapshot.document.limits is not None:
                 rows = self._rows.values()
                 attempts = {a.attempt_id: a.fact for other in rows for a in other.attempts}
-                snapshot = self.paces.shown(snapshot, paced(snapshot.document), attempts)
+                intents = [other.intent for other in rows]
+                snapshot = self.paces.shown(snapshot, paced(snapshot.document), attempts, intents)
             change = plan(snapshot)
             self._apply(row, change.writes)
             return change.result
@@ -454,8 +455,11 @@ class MemoryStore:
                 row.resolutions.append(write)
                 failed = write.conclusion is Conclusion.FAILED
                 row.failed_by_operator = row.failed_by_operator or failed
-            case FreezeContract() | KeepPace():
+            case FreezeContract():
                 pass  # not of this row; done when all else stands
+            case KeepPace(turn_at=turn_at):
+                if turn_at is not None:  # all else is not of this row
+                    row.intent = replace(row.intent, next_action_at=turn_at)
             case Requeue():
                 _guard(row.intent.generation == write.expected_generation)
                 generation = row.intent.generation + 1

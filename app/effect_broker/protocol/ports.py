@@ -332,12 +332,15 @@ class KeepPace:
     Attributes:
         attempt_id: of the attempt that was granted; None where the effect got a turn.
         open_until: until when that attempt may still be sending.
+        turn_at: the next turn of an effect whose turn came in vain. It becomes the next action and
+            moves nothing else: as an event, a slow target would fill histories with them.
     """
 
     target_identity: str
     pace: Pace
     attempt_id: UUID | None = None
     open_until: datetime | None = None
+    turn_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

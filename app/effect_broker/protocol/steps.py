@@ -260,6 +260,7 @@ async def _granted(
 
     def planned(snapshot: Snapshot) -> Change[Grant]:
         nonlocal permission
+        permission = None  # a store may plan anew; the last plan is what it commits
         adapter = ports.adapters[snapshot.document.adapter.kind]
         change = changes.grant_attempt(
             snapshot,

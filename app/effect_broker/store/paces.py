@@ -22,8 +22,8 @@ from effect_contracts.pacing import Pace
 # The function reads after it has locked, and the clock last.
 _LOCK_PACE: Final = """
 SELECT now, open_attempts, open_seconds, ended_seconds, hold_seconds, granted_at, rate_at,
-       turns_at, again_at, others
-FROM effect_broker.lock_pace(%(contract_name)s, %(target_identity)s, %(tenant_id)s)
+       turns_at, again_at, others, waiting
+FROM effect_broker.lock_target(%(contract_name)s, %(target_identity)s, %(tenant_id)s)
 """
 
 KEEP_PACE: Final = """
@@ -44,7 +44,7 @@ async def lock_pace(
         "target_identity": target_identity,
     }
     row = await (await connection.execute(_LOCK_PACE, target)).fetchone()
-    assert row is not None, "lock_pace returns one row"
+    assert row is not None, "lock_target returns one row"
     now: datetime = row["now"]
     return Pace(**{name: row[name] for name in row if name != "now"}), now
 
