@@ -37,7 +37,8 @@ def test_a_zombie_sends_nothing_and_changes_no_receipt(scene: Scene, point: Faul
     scene.ensure_workers(len(SAFETIES) + 1)
     broker = scene.broker
     stopped: dict[str, tuple[str, int]] = {}
-    for safety in SAFETIES:
+    # The idempotent one last: its second attempt must not meet what is armed for another.
+    for safety in reversed(SAFETIES):
         tool = scene.offer(f"{safety}_{point}", safety, attempt_deadline_seconds=LEASE_SECONDS)
         broker.arm(point, FaultAction.STOP)
         effect_id = scene.submit(tool, safety)
