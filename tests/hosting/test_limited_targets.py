@@ -27,7 +27,7 @@ BURST_MAX = 4
 TARGET_SECONDS = 0.05
 SETTLE_SECONDS = 60.0
 # What an effect takes beside it on a busy machine; the backlog alone takes a second and a half.
-PROMPT_SECONDS = 5.0
+PROMPT_SECONDS = 30.0
 
 
 class Counting:

@@ -174,5 +174,7 @@ class TestWithoutTheEngine:
         await api_store.submit(submission(tenant_id, "before"))
         with psycopg.connect(shared_database.superuser_url) as dropping:
             dropping.execute("DROP SCHEMA dbos CASCADE")  # not committed
-            submitted = await asyncio.wait_for(api_store.submit(submission(tenant_id, "during")), 5)
+            submitted = await asyncio.wait_for(
+                api_store.submit(submission(tenant_id, "during")), 20
+            )
             assert (submitted.created, submitted.enqueued) == (True, False)

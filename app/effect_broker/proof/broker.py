@@ -70,14 +70,25 @@ def wait_until(
 
 
 def _patiently(ask: Callable[[], httpx.Response]) -> httpx.Response:
-    """Ask again while the answer is 503, as every caller does; return the last answer."""
+    """Ask again while there is no answer or a 503, as every caller does; return the last answer.
+
+    A connection that was kept is closed by the other side after a while, and that may be just when
+    it is used again.
+
+    Raises:
+        httpx.TransportError: there was no answer until the end.
+    """
     pause = threading.Event()
     for _ in range(_BUSY_TRIES):
-        answer = ask()
-        if answer.status_code != 503:
-            break
+        try:
+            answer = ask()
+        except httpx.TransportError:
+            pass
+        else:
+            if answer.status_code != 503:
+                return answer
         pause.wait(_BUSY_SECONDS)
-    return answer
+    return ask()
 
 
 class ProofBroker:
@@ -248,15 +259,15 @@ class ProofBroker:
         Raises:
             httpx.HTTPStatusError: it was not taken. ValueError: it was there already.
         """
-        tries = list[httpx.Response]()
+        tries = list[str]()
 
         def answered() -> httpx.Response:
-            tries.append(self.submit(operation_key, tool, arguments))
-            return tries[-1]
+            tries.append(operation_key)
+            return self.submit(operation_key, tool, arguments)
 
         answer = _patiently(answered)
         answer.raise_for_status()
-        # After a refusal it may be there by the try that was refused: nothing was known of that.
+        # Of a try that had no answer nothing is known: it may have been taken.
         if answer.status_code == 200 and len(tries) == 1:
             raise ValueError(f"{operation_key} was submitted before")
         effect_id: str = answer.json()["effect_id"]
