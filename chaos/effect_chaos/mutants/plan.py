@@ -44,7 +44,10 @@ _MCP: Final = (f"{_CONTRACTS}test_mcp_section*.py", _FORM)
 
 # Module -> the files of its tests (patterns from the checkout's top), where the name is not enough.
 SUITES: Final[dict[str, tuple[str, ...]]] = {
-    "effect_broker.protocol.election": (f"{_PROTOCOL}test_elections.py", _VALUES),
+    "effect_broker.protocol.election": (
+        f"{_PROTOCOL}test_elections*.py",
+        f"{_PROTOCOL}test_core_*.py",
+    ),
     "effect_contracts.audit": (f"{_CONTRACTS}test_audit*.py", f"{_CONTRACTS}test_core_*.py"),
     "effect_contracts.aws_settings": _CLIENTS,
     "effect_contracts.backoff": (f"{_CONTRACTS}test_backoff*.py", f"{_CONTRACTS}test_core_*.py"),
