@@ -36,8 +36,8 @@ _HTTP: Final = tuple(
 # All but `test_postgres.py`: the steps are the same over the store in memory, and quicker.
 _STEPS: Final = (f"{_PROTOCOL}test_[!p]*.py",)
 _CHECK: Final = (f"{_TRACE}test_rules.py",)
-# Members of a contract's sections, with their types, bounds and defaults.
-_FORM: Final = f"{_CONTRACTS}test_document_form.py"
+# Holds the published schema: every member of a contract's sections with its bounds and default.
+_FORM: Final = f"{_CONTRACTS}test_document.py"
 _CLIENTS: Final = (f"{_CONTRACTS}test_client_rules.py", _FORM)
 _CALLERS: Final = (f"{_CONTRACTS}test_caller_section.py", _FORM)
 _MCP: Final = (f"{_CONTRACTS}test_mcp_section*.py", _FORM)
@@ -99,6 +99,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.pacing": (
         f"{_CONTRACTS}test_pacing.py",
         f"{_CONTRACTS}test_limits_section.py",
+        _VALUES,
     ),
     "effect_contracts.patterns": (f"{_CONTRACTS}test_patterns*.py", _VALUES),
     "effect_contracts.pointers": (f"{_CONTRACTS}test_pointers.py", _VALUES),
