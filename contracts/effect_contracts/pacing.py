@@ -100,8 +100,8 @@ class Place:
 
 
 def burst_of(per_second_max: float) -> int:
-    """Return the burst of a rate that comes without one."""
-    return max(1, ceil(per_second_max * _BURST_SECONDS))
+    """Return the burst of a rate that comes without one; at least one, as every rate is above 0."""
+    return ceil(per_second_max * _BURST_SECONDS)
 
 
 def place(limits: Limits, pace: Pace, now: datetime, *, waited: bool) -> Place:

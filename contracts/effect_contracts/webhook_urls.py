@@ -87,7 +87,8 @@ def receiver_of(url: str, networks: Networks, *, plain_http: bool) -> Receiver:
         raise UrlRefused("it cannot be read as a URL") from None
     if parts.scheme not in ({"https", "http"} if plain_http else {"https"}):
         raise UrlRefused("the scheme is https")
-    if parts.username is not None or parts.password is not None or parts.fragment or "#" in url:
+    # A password has a user before it, if only an empty one.
+    if parts.username is not None or "#" in url:
         raise UrlRefused("a URL has no user, no password and no fragment here")
     host, literal = parts.hostname or "", parts.netloc.startswith("[")
     if port == 0 or not (literal or _HOST.fullmatch(host)):

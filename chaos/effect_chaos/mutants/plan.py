@@ -35,37 +35,38 @@ _HTTP: Final = tuple(
 )
 # All but `test_postgres.py`: the steps are the same over the store in memory, and quicker.
 _STEPS: Final = (f"{_PROTOCOL}test_[!p]*.py",)
-# All but those that export from a database or from a whole run.
-_CHECK: Final = (f"{_TRACE}test_[!er]*.py", f"{_TRACE}test_re[!a]*.py", f"{_TRACE}test_rules.py")
-# The sections of a contract, each with its rules; a document is read by all of them.
-_SECTIONS: Final = (
-    f"{_CONTRACTS}test_*_section.py",
-    f"{_CONTRACTS}test_client_rules.py",
-    *_DOCUMENT,
-)
+_CHECK: Final = (f"{_TRACE}test_rules.py",)
+# Holds the published schema: every member of a contract's sections with its bounds and default.
+_FORM: Final = f"{_CONTRACTS}test_document.py"
+_CLIENTS: Final = (f"{_CONTRACTS}test_client_rules.py", _FORM)
+_CALLERS: Final = (f"{_CONTRACTS}test_caller_section.py", _FORM)
+_MCP: Final = (f"{_CONTRACTS}test_mcp_section*.py", _FORM)
 
 # Module -> the files of its tests (patterns from the checkout's top), where the name is not enough.
 SUITES: Final[dict[str, tuple[str, ...]]] = {
-    "effect_broker.protocol.election": (f"{_PROTOCOL}test_elections.py", _VALUES),
+    "effect_broker.protocol.election": (
+        f"{_PROTOCOL}test_elections*.py",
+        f"{_PROTOCOL}test_core_*.py",
+    ),
     "effect_contracts.audit": (f"{_CONTRACTS}test_audit*.py", f"{_CONTRACTS}test_core_*.py"),
-    "effect_contracts.aws_settings": _SECTIONS,
+    "effect_contracts.aws_settings": _CLIENTS,
     "effect_contracts.backoff": (f"{_CONTRACTS}test_backoff*.py", f"{_CONTRACTS}test_core_*.py"),
     "effect_contracts.body_template": (f"{_CONTRACTS}test_body_template*.py", _VALUES),
     "effect_contracts.bounded_schema": (f"{_CONTRACTS}test_bounded_schema*.py", _VALUES),
-    "effect_contracts.caller_rules": _SECTIONS,
-    "effect_contracts.caller_settings": _SECTIONS,
+    "effect_contracts.caller_rules": _CALLERS,
+    "effect_contracts.caller_settings": _CALLERS,
     "effect_contracts.canonical": (
         f"{_CONTRACTS}test_canonical*.py",
         f"{_CONTRACTS}test_core_*.py",
     ),
-    "effect_contracts.certificate_settings": _SECTIONS,
+    "effect_contracts.certificate_settings": (f"{_CONTRACTS}test_certificate_section.py", _FORM),
     "effect_contracts.certificates": (f"{_CONTRACTS}test_certificates*.py", _VALUES),
     "effect_contracts.certified": (
         f"{_CONTRACTS}test_certified*.py",
         f"{_CONTRACTS}test_decide_certificate.py",
         _VALUES,
     ),
-    "effect_contracts.client_rules": _SECTIONS,
+    "effect_contracts.client_rules": _CLIENTS,
     "effect_contracts.decide": _DECIDE,
     "effect_contracts.decision": (f"{_CONTRACTS}test_decide_table.py", _VALUES),
     "effect_contracts.document": (*_DOCUMENT, *_HTTP),
@@ -89,22 +90,23 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.life": (f"{_CONTRACTS}test_life*.py", f"{_CONTRACTS}test_core_*.py"),
     "effect_contracts.limit_settings": (
         f"{_CONTRACTS}test_limits_section.py",
-        f"{_CONTRACTS}test_document_form.py",
+        _FORM,
     ),
-    "effect_contracts.mcp_rules": _SECTIONS,
-    "effect_contracts.mcp_settings": _SECTIONS,
-    "effect_contracts.nats_settings": _SECTIONS,
+    "effect_contracts.mcp_rules": _MCP,
+    "effect_contracts.mcp_settings": _MCP,
+    "effect_contracts.nats_settings": _CLIENTS,
     "effect_contracts.operations": _DECIDE,
     "effect_contracts.pacing": (
         f"{_CONTRACTS}test_pacing.py",
         f"{_CONTRACTS}test_limits_section.py",
+        _VALUES,
     ),
     "effect_contracts.patterns": (f"{_CONTRACTS}test_patterns*.py", _VALUES),
     "effect_contracts.pointers": (f"{_CONTRACTS}test_pointers.py", _VALUES),
     "effect_contracts.receipts": (f"{_CONTRACTS}test_core_*.py", *_STEPS, *_CHECK),
     "effect_contracts.retention": (f"{_CONTRACTS}test_core_*.py", *_DOCUMENT, *_STEPS),
     "effect_contracts.section": (f"{_CONTRACTS}test_section*.py", _VALUES),
-    "effect_contracts.smtp_settings": _SECTIONS,
+    "effect_contracts.smtp_settings": _CLIENTS,
     "effect_contracts.turn": (f"{_CONTRACTS}test_pacing.py",),
     "effect_contracts.trace.chain": (f"{_TRACE}test_chain*.py", _VALUES),
     "effect_contracts.trace.check": (f"{_TRACE}test_check.py", f"{_TRACE}test_removed*.py"),
@@ -118,6 +120,12 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.trace.log": (f"{_TRACE}test_log.py", _VALUES),
     "effect_contracts.trace.receipt": (f"{_TRACE}test_receipt*.py", _VALUES),
     "effect_contracts.trace.removed": (f"{_TRACE}test_removed*.py", _VALUES),
+    "effect_contracts.trace.replay": (
+        f"{_TRACE}test_replay.py",
+        f"{_TRACE}test_certificates.py",
+        f"{_TRACE}test_limits.py",
+        *_CHECK,
+    ),
     "effect_contracts.trace.standing": (f"{_TRACE}test_standing.py", _VALUES),
     "effect_contracts.trace.timeline": (f"{_TRACE}test_timeline*.py", _VALUES),
     "effect_contracts.webhook_sending": (f"{_CONTRACTS}test_event_stream*.py", _VALUES),
