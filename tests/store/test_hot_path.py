@@ -24,7 +24,7 @@ from effect_broker.clock import SystemClock
 from effect_broker.protocol import changes
 from effect_broker.protocol.changes import Grant, GrantKind
 from effect_broker.protocol.conclusion import View
-from effect_broker.protocol.ports import Change, Sealed, Snapshot
+from effect_broker.protocol.ports import Change, Requeue, Sealed, Snapshot
 from effect_broker.store.api import PostgresApiStore
 from effect_broker.store.catalogue import Catalogue
 from effect_broker.store.granted import Grants
@@ -224,8 +224,8 @@ async def test_what_a_grant_is_remembered_by_is_what_the_next_reader_sees(
     """Of every class, of a first attempt and of one that follows on another."""
     again = contract(safety, "hot-path", retry={"backoff_initial_seconds": 0.000001})
     await Catalogue(admin_pool).apply(again)
-    pinned = {"contract_version": again.version, "contract_digest": again.digest()}
-    made = await api_store.submit(submission(tenant_id, safety=safety, **pinned))
+    effect = submission(tenant_id, safety=safety, contract_digest=again.digest())
+    made = await api_store.submit(replace(effect, contract_version=again.version))
     way = Way(worker_store, tenant_id, made.intent.effect_id)
     for ordinal in (1, 2):
         version = (await worker_store.load(tenant_id, way.effect_id)).intent.version
@@ -240,7 +240,14 @@ async def test_what_a_grant_is_remembered_by_is_what_the_next_reader_sees(
         # Neither the moment nor the request; urgency is made anew by whoever writes.
         assert replace(left, now=seen.now, wire=seen.wire, urgency=seen.urgency) == seen
         answer = Answer(Outcome.RETRYABLE, "busy", retry_after_seconds=0.0)
-        await way.record(answer, store=PostgresWorkerStore(worker_pool))
+        other = PostgresWorkerStore(worker_pool)
+        await way.record(answer, store=other)
+        await other.change(tenant_id, way.effect_id, next_generation)
+
+
+def next_generation(seen: Snapshot) -> Change[None]:
+    """A run was lost, and another one goes on."""
+    return Change(None, (Requeue(seen.intent.generation, seen.now),))
 
 
 async def test_a_success_is_planned_anew_if_anything_has_happened_since_the_grant(
