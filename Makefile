@@ -17,6 +17,10 @@ SECONDS ?= 60
 JOBS ?= $(shell "$(PYTHON)" -c 'import os; print((os.cpu_count() or 1) + 1)' 2>/dev/null || echo auto)
 UV ?= uv
 
+# Dozens of processes import the same modules: whoever has switched the cache of their bytecode off
+# for a machine would compile them in each.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := $(VENV)/bin
 READY := $(VENV)/.ok
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet

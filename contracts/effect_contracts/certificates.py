@@ -123,7 +123,7 @@ class Certificate(_Part):
     certificate_id: str
     contract: ContractPart
     target: TargetPart
-    trials: tuple[TrialPart, ...] = Field(strict=False, min_length=1)
+    trials: tuple[TrialPart, ...] = Field(min_length=1)
     figures: dict[str, float | int]
     begun_at: str = Field(pattern=_TIME)
     ended_at: str = Field(pattern=_TIME)

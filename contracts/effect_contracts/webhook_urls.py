@@ -64,9 +64,10 @@ def may_be_reached(address: str, networks: Networks) -> bool:
             known = known.sixtofour
         elif known in _NAT64:  # a translator turns it into the IPv4 address at its end
             known = ipaddress.IPv4Address(int(known) & 0xFFFF_FFFF)
-    if any(known in network for network in networks if network.version == known.version):
+    # No address is in a network of the other version.
+    if any(known in network for network in networks):
         return True
-    if any(known in network for network in _INSIDE if network.version == known.version):
+    if any(known in network for network in _INSIDE):
         return False
     return known.is_global and not known.is_multicast and not known.is_reserved
 

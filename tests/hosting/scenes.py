@@ -126,10 +126,7 @@ class Scene:
 
     def submit(self, tool: str, order: str) -> str:
         """Submit one charge; return the effect's id."""
-        answer = self.broker.submit(f"{tool}:{order}", tool, charge(order))
-        assert answer.status_code == 202, answer.text
-        effect_id: str = answer.json()["effect_id"]
-        return effect_id
+        return self.broker.submitted(f"{tool}:{order}", tool, charge(order))
 
     def submit_many(self, tool: str, count: int, prefix: str = "o") -> list[str]:
         """Submit `count` charges, one after the other."""

@@ -134,7 +134,7 @@ def holds(rule: Rule, judge: Callable[..., None], *arguments: Any) -> bool:
     return not broken
 
 
-def refused(rule: Rule, judge: Callable[..., None], *arguments: Any) -> str:
+def refused(rule: Rule, judge: Callable[..., object], *arguments: Any) -> str:
     """The words of a refusal, which has to be by that rule."""
     with pytest.raises(Broken) as broken:
         judge(*arguments)

@@ -162,7 +162,7 @@ FROM (SELECT tenant_id, name FROM effect_broker.tenants
       ORDER BY created_at DESC LIMIT %(tenants)s) AS t
 CROSS JOIN LATERAL (
     SELECT i.tool, i.operation_key FROM effect_broker.effect_intents i
-    WHERE i.tenant_id = t.tenant_id
+    WHERE i.tenant_id = t.tenant_id AND i.created_at > '-infinity'
     ORDER BY i.created_at DESC, i.effect_id DESC LIMIT %(keys)s) AS k
 """
 

@@ -2,7 +2,9 @@
 
 Owns which tests meet a mutant, and in which order. A test meets the mutants in functions that it
 enters, and those outside of functions. Tests that have killed in the same function go first, as
-cheap kills are what makes thousands of mutants affordable; the others follow, quickest first.
+cheap kills are what makes thousands of mutants affordable; the others follow, quickest first. To
+import and collect all files of a suite costs more than most tests, so the file that has killed most
+is tried alone, and the others only if it has not noticed.
 """
 
 from __future__ import annotations
@@ -106,6 +108,9 @@ def run(stage: Stage, session: Session, task: Task, bounds: Bounds, tell: Tell) 
         raise StageFailed(f"{name}: no file of its suite is there")
     told = _baseline(stage.lanes[0], session, task)
     bench = _Bench(task, told["seconds"], told["entered"], frozenset(told["always"]))
+    for mutant in task.asked:
+        if (known := task.known(session, mutant)) is not None:
+            bench.learn(mutant, known.killer)
     for lane in stage.lanes:
         lane.prepare(task.target.path, told["imported"])
         lane.compile(task.tests, list(bench.seconds))
@@ -144,6 +149,21 @@ class _Bench:
         kills = self.kills.get(mutant.scope, Counter())
         met.sort(key=lambda t: (-kills[t] / (self.seconds[t] + 0.05), self.seconds[t]))
         return {test: self.seconds[test] for test in met}
+
+    def parts(self, mutant: Mutant, order: dict[str, float]) -> list[dict[str, float]]:
+        """The tests of the file that has killed most, and the rest; all at once where none has."""
+        there, anywhere = Counter[str](), Counter[str]()
+        for scope, kills in self.kills.items():
+            for test, count in kills.items():
+                if test in order:
+                    anywhere[_file(test)] += count
+                    there[_file(test)] += count if scope == mutant.scope else 0
+        if not anywhere:
+            return [order]
+        first = max(anywhere, key=lambda file: (there[file], anywhere[file]))
+        promising = {test: s for test, s in order.items() if _file(test) == first}
+        rest = {test: s for test, s in order.items() if test not in promising}
+        return [promising, rest] if rest else [promising]
 
     def learn(self, mutant: Mutant, killer: str | None) -> None:
         """A test has killed."""
@@ -206,15 +226,19 @@ class _Crew:
         complete = len(order) == len(all_tests)
         if not order:
             return self._result(mutant, Status.SURVIVED, None, 0.0), complete
-        files = [name for name in task.tests if any(t.startswith(name + "::") for t in order)]
-        skipped = [
-            test
-            for test in self._bench.seconds
-            if test not in order and test.partition("::")[0] in files
-        ]
-        told = lane.attempt(task.target.path, mutant.code, files, order, skipped)
-        status, killer = _judged(told, lane)
-        return self._result(mutant, status, killer, told["seconds_all"]), complete
+        with self._lock:
+            parts = self._bench.parts(mutant, order)
+        status, killer, seconds = Status.SURVIVED, None, 0.0
+        for part in parts:
+            found = {_file(test) for test in part}
+            files = [name for name in task.tests if name in found]
+            skipped = [t for t in self._bench.seconds if t not in part and _file(t) in found]
+            told = lane.attempt(task.target.path, mutant.code, files, part, skipped)
+            seconds += told["seconds_all"]
+            status, killer = _judged(told, lane)
+            if status is not Status.SURVIVED:
+                break
+        return self._result(mutant, status, killer, seconds), complete
 
     def _result(self, mutant: Mutant, status: Status, killer: str | None, seconds: float) -> Result:
         task = self._bench.task
@@ -239,6 +263,11 @@ class _Crew:
                 self._tell(diff(task.target.path, task.source, mutant))
             if self._done % _PROGRESS_EVERY == 0:
                 self._tell(f"{task.target.name}: {self._done} run")
+
+
+def _file(test: str) -> str:
+    """The file of a test."""
+    return test.partition("::")[0]
 
 
 def _judged(told: dict[str, Any], lane: Lane) -> tuple[Status, str | None]:

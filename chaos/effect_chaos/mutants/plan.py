@@ -24,6 +24,7 @@ _VALUES: Final = f"{_CONTRACTS}test_core_values.py"
 _DECIDE: Final = (
     f"{_CONTRACTS}test_decide_*.py",
     f"{_CONTRACTS}test_election.py",
+    f"{_CONTRACTS}test_pacing.py",
     f"{_CONTRACTS}test_core_*.py",
 )
 _DOCUMENT: Final = (f"{_CONTRACTS}test_document*.py", f"{_CONTRACTS}test_core_*.py")
@@ -34,19 +35,39 @@ _HTTP: Final = tuple(
 )
 # All but `test_postgres.py`: the steps are the same over the store in memory, and quicker.
 _STEPS: Final = (f"{_PROTOCOL}test_[!p]*.py",)
-_CHECK: Final = (f"{_TRACE}test_rules.py", f"{_TRACE}test_forgeries.py")
+# All but those that export from a database or from a whole run.
+_CHECK: Final = (f"{_TRACE}test_[!er]*.py", f"{_TRACE}test_re[!a]*.py", f"{_TRACE}test_rules.py")
+# The sections of a contract, each with its rules; a document is read by all of them.
+_SECTIONS: Final = (
+    f"{_CONTRACTS}test_*_section.py",
+    f"{_CONTRACTS}test_client_rules.py",
+    *_DOCUMENT,
+)
 
 # Module -> the files of its tests (patterns from the checkout's top), where the name is not enough.
 SUITES: Final[dict[str, tuple[str, ...]]] = {
+    "effect_broker.protocol.election": (f"{_PROTOCOL}test_elections.py", _VALUES),
     "effect_contracts.audit": (f"{_CONTRACTS}test_audit*.py", f"{_CONTRACTS}test_core_*.py"),
+    "effect_contracts.aws_settings": _SECTIONS,
     "effect_contracts.backoff": (f"{_CONTRACTS}test_backoff*.py", f"{_CONTRACTS}test_core_*.py"),
     "effect_contracts.body_template": (f"{_CONTRACTS}test_body_template*.py", _VALUES),
     "effect_contracts.bounded_schema": (f"{_CONTRACTS}test_bounded_schema*.py", _VALUES),
+    "effect_contracts.caller_rules": _SECTIONS,
+    "effect_contracts.caller_settings": _SECTIONS,
     "effect_contracts.canonical": (
         f"{_CONTRACTS}test_canonical*.py",
         f"{_CONTRACTS}test_core_*.py",
     ),
+    "effect_contracts.certificate_settings": _SECTIONS,
+    "effect_contracts.certificates": (f"{_CONTRACTS}test_certificates*.py", _VALUES),
+    "effect_contracts.certified": (
+        f"{_CONTRACTS}test_certified*.py",
+        f"{_CONTRACTS}test_decide_certificate.py",
+        _VALUES,
+    ),
+    "effect_contracts.client_rules": _SECTIONS,
     "effect_contracts.decide": _DECIDE,
+    "effect_contracts.decision": (f"{_CONTRACTS}test_decide_table.py", _VALUES),
     "effect_contracts.document": (*_DOCUMENT, *_HTTP),
     "effect_contracts.document_rules": _DOCUMENT,
     "effect_contracts.document_text": _DOCUMENT,
@@ -57,32 +78,54 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.errors.conflict": _ERRORS,
     "effect_contracts.errors.contract": _ERRORS,
     "effect_contracts.errors.request": _ERRORS,
+    "effect_contracts.event_stream": (f"{_CONTRACTS}test_event_stream*.py", _VALUES),
     "effect_contracts.events": (f"{_CONTRACTS}test_events*.py", _VALUES),
-    "effect_contracts.expressions": (*_DOCUMENT, *_HTTP),
+    "effect_contracts.expressions": (f"{_CONTRACTS}test_expressions.py", *_DOCUMENT),
     "effect_contracts.fact_digests": (f"{_CONTRACTS}test_fact_digests*.py", _VALUES),
     "effect_contracts.facts": (*_DECIDE, f"{_PROTOCOL}test_facts*.py"),
     "effect_contracts.http_rules": (*_DOCUMENT, *_HTTP),
     "effect_contracts.http_settings": (*_DOCUMENT, *_HTTP),
     "effect_contracts.keys": (f"{_CONTRACTS}test_keys*.py", f"{_CONTRACTS}test_core_*.py"),
     "effect_contracts.life": (f"{_CONTRACTS}test_life*.py", f"{_CONTRACTS}test_core_*.py"),
-    "effect_contracts.limit_settings": (f"{_CONTRACTS}test_limits_section.py",),
+    "effect_contracts.limit_settings": (
+        f"{_CONTRACTS}test_limits_section.py",
+        f"{_CONTRACTS}test_document_form.py",
+    ),
+    "effect_contracts.mcp_rules": _SECTIONS,
+    "effect_contracts.mcp_settings": _SECTIONS,
+    "effect_contracts.nats_settings": _SECTIONS,
     "effect_contracts.operations": _DECIDE,
-    "effect_contracts.pacing": (f"{_CONTRACTS}test_pacing.py",),
+    "effect_contracts.pacing": (
+        f"{_CONTRACTS}test_pacing.py",
+        f"{_CONTRACTS}test_limits_section.py",
+    ),
     "effect_contracts.patterns": (f"{_CONTRACTS}test_patterns*.py", _VALUES),
+    "effect_contracts.pointers": (f"{_CONTRACTS}test_pointers.py", _VALUES),
     "effect_contracts.receipts": (f"{_CONTRACTS}test_core_*.py", *_STEPS, *_CHECK),
     "effect_contracts.retention": (f"{_CONTRACTS}test_core_*.py", *_DOCUMENT, *_STEPS),
     "effect_contracts.section": (f"{_CONTRACTS}test_section*.py", _VALUES),
+    "effect_contracts.smtp_settings": _SECTIONS,
     "effect_contracts.turn": (f"{_CONTRACTS}test_pacing.py",),
     "effect_contracts.trace.chain": (f"{_TRACE}test_chain*.py", _VALUES),
+    "effect_contracts.trace.check": (f"{_TRACE}test_check.py", f"{_TRACE}test_removed*.py"),
     "effect_contracts.trace.findings": (
         f"{_TRACE}test_findings.py",
         f"{_TRACE}test_log.py",
         _VALUES,
     ),
     "effect_contracts.trace.guards": (f"{_TRACE}test_guards*.py", _VALUES),
+    "effect_contracts.trace.kinds": (f"{_TRACE}test_kinds.py", _VALUES),
     "effect_contracts.trace.log": (f"{_TRACE}test_log.py", _VALUES),
     "effect_contracts.trace.receipt": (f"{_TRACE}test_receipt*.py", _VALUES),
     "effect_contracts.trace.removed": (f"{_TRACE}test_removed*.py", _VALUES),
+    "effect_contracts.trace.standing": (f"{_TRACE}test_standing.py", _VALUES),
+    "effect_contracts.trace.timeline": (f"{_TRACE}test_timeline*.py", _VALUES),
+    "effect_contracts.webhook_sending": (f"{_CONTRACTS}test_event_stream*.py", _VALUES),
+    "effect_contracts.webhook_urls": (
+        f"{_CONTRACTS}test_webhook_urls*.py",
+        f"{_CONTRACTS}test_event_stream.py",
+        _VALUES,
+    ),
 }
 
 LEFT_OUT: Final[dict[str, str]] = {

@@ -119,13 +119,23 @@ class Replay:
         self.alert: Alert | None = None
         self.settled_in_sight = False
         self._pruned_before: datetime | None = None
+        # One that a pruned event has raised may stand until somebody deals with it.
+        self._older_alert = False
         self._looks: list[_Look] = []
         self._reason: str | None = None
 
     def begin_before(self, first_at: datetime) -> None:
         """The events before this moment were pruned."""
         self._pruned_before = first_at
+        self._older_alert = True
         self.timeline.begin_before(first_at)
+
+    def bears(self, alert: Alert | None) -> bool:
+        """Whether this may be the alert that the effect bears after the latest event."""
+        if alert is self.alert:
+            return True
+        # A duplicate is not replaced by anything that is found later.
+        return self._older_alert and (self.alert is None or alert is Alert.DUPLICATE_DETECTED)
 
     def step(self, event: ReadEvent) -> None:
         """Replay one event.
@@ -425,12 +435,10 @@ class Replay:
 
     def _acknowledged(self, event: ReadEvent) -> None:
         """A person has dealt with the alert; nothing else has changed."""
-        pruned = self.next_action is None
-        raised = None if self.alert is None else self.alert.value
-        named = event.metadata["alert"]
-        fits = named == raised or (pruned and named in set(Alert))
+        named = next((one for one in Alert if one.value == event.metadata["alert"]), None)
+        fits = named is not None and self.bears(named)
         require(fits, Rule.DECISION, "no such alert was raised")
-        self.alert = None
+        self.alert, self._older_alert = None, False
 
     def _count_given_up(self, event: ReadEvent) -> None:
         self._require_count_owed(event)

@@ -126,10 +126,8 @@ def standing_findings(line: EffectLine, replay: Replay) -> Iterator[Finding]:
         yield Finding(Rule.NEXT_ACTION, "it is not final, not parked, and nothing is to come")
     if replay.next_action is not None:
         yield from _next_action_findings(line, replay)
-        if intent.alert is not replay.alert:
-            yield Finding(Rule.HEAD, "the intent's alert is not the one that was raised")
-    elif intent.alert is None and replay.alert is not None:
-        yield Finding(Rule.HEAD, "the alert that was raised is gone")
+    if line.events and not replay.bears(intent.alert):
+        yield Finding(Rule.HEAD, "the intent's alert is not the one that was raised")
 
 
 def _next_action_findings(line: EffectLine, replay: Replay) -> Iterator[Finding]:

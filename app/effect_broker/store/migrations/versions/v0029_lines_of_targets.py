@@ -5,7 +5,7 @@ from __future__ import annotations
 from effect_broker.store.migrate import refuse_downgrade, run_sql_files
 
 revision = "0029"
-down_revision = "0027"
+down_revision = "0028"
 
 
 def upgrade() -> None:
