@@ -33,6 +33,10 @@ _HOLD_WEIGHT: Final = 0.2
 # Who has come in vain for want of a place comes again in this part of a gap: others have their
 # turns in between, and a place that is free is worth more than a look in vain.
 _AGAIN_SHARE: Final = 0.5
+# Where a grant leaves room, the row is thinner than the target permits: its turns were given while
+# the target hung, or others have left it. Each grant then wakes so many, who wake others, until it
+# is full again; more would come in vain.
+_WAKES_MAX: Final = 2
 # Nothing was sent for so long and nothing is open: those who have turns do not come.
 _IDLE_SECONDS: Final = 2.0
 _IDLE_GAPS: Final = 4
@@ -93,10 +97,12 @@ class Place:
 
     Attributes:
         after: the pace that this leaves.
+        wakes: so many of the tenant's effects whose turns are far away may come now: there is room.
     """
 
     turn_at: datetime | None
     after: Pace
+    wakes: int = 0
 
 
 def burst_of(per_second_max: float) -> int:
@@ -122,7 +128,8 @@ def place(limits: Limits, pace: Pace, now: datetime, *, waited: bool) -> Place:
     if free and room_at <= now and (waited or turns_at <= now):
         if idle and not waited:  # those who have turns do not come: the row begins anew
             known = replace(known, turns_at=None)
-        return Place(None, _granted(limits, known, now))
+        after = _granted(limits, known, now)
+        return Place(None, after, 0 if pace.waiting == 0 else _wakes(limits, after, now))
     if waited:
         if not free:
             spread = timedelta(seconds=gap * _AGAIN_SHARE * (1 + known.others))
@@ -148,6 +155,14 @@ def _granted(limits: Limits, pace: Pace, now: datetime) -> Pace:
         own_at = max(_rate_at(limits, pace, now) or now, now) + _interval(limits.per_second_max)
         known_at = own_at if known_at is None else max(known_at, own_at)
     return replace(pace, granted_at=now, rate_at=known_at)
+
+
+def _wakes(limits: Limits, after: Pace, now: datetime) -> int:
+    """Return how many of those who wait are woken, now that an attempt was granted."""
+    spare = _WAKES_MAX
+    if limits.concurrency_max is not None:
+        spare = min(spare, limits.concurrency_max - after.open_attempts - 1)
+    return max(spare, 0) if _room_at(limits, after, now) <= now else 0
 
 
 def _clock_went_back(pace: Pace, now: datetime) -> bool:

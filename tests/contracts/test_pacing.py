@@ -181,6 +181,22 @@ def test_whoever_comes_first_after_a_silence_begins_the_row_anew() -> None:
     assert place(ONE_PLACE, silent, NOW, waited=True).after.turns_at == FAR
 
 
+def test_a_grant_wakes_others_while_it_leaves_room() -> None:
+    wakes = [place(Limits(20), Pace(open_attempts=n), NOW, waited=True).wakes for n in (0, 17, 18)]
+    assert wakes == [2, 2, 1]
+    full = place(Limits(20), Pace(open_attempts=19), NOW, waited=True)
+    assert (full.turn_at, full.wakes) == (None, 0)
+    assert place(Limits(20), Pace(waiting=0), NOW, waited=True).wakes == 0  # nobody is there
+    assert place(Limits(20), Pace(waiting=1), NOW, waited=True).wakes == 2
+    assert place(Limits(20), Pace(open_attempts=20), NOW, waited=True).wakes == 0
+    pace, wakes = Pace(), []
+    for _ in range(RATE.burst_max):
+        found = place(RATE, pace, NOW, waited=True)
+        pace = found.after
+        wakes.append(found.wakes)
+    assert wakes == [2, 2, 0]
+
+
 # Versions, and the clock --------------------------------------------------------------------------
 
 

@@ -126,6 +126,7 @@ def limiting() -> list[ContractDocument]:
                 clock_margin_seconds=0.1),
         version("slow", {"per_second_max": 0.01, "burst_max": 2}),
         version("fast", {"per_second_max": 500, "burst_max": 1}),
+        version("wide", {"concurrency_max": 2, "per_second_max": 2, "burst_max": 9}),
     ]  # fmt: skip
 
 
@@ -301,3 +302,33 @@ class LimitConformance:
         await limited.answered(holder, Answer(Outcome.REJECTED, "no"))
         await limited.after(second.intent.next_action_at, waiter)
         assert await limited.granted(waiter) is GRANTED
+
+    async def test_a_grant_that_leaves_room_wakes_who_would_be_next(self, limited: Limited) -> None:
+        """The target hung when the turns were given, and is quick now."""
+        ids = [await limited.submit("wide", f"order-{n}") for n in range(12)]
+        granted = [await limited.granted(effect_id) for effect_id in ids]
+        assert granted == [GRANTED] * 2 + [BUSY] * 10
+        stranger = await limited.submit("wide", "stranger", other=True)
+        assert await limited.granted(stranger, other=True) is BUSY
+        for effect_id in ids[:2]:
+            await limited.answered(effect_id, Answer(Outcome.REJECTED, "no"))
+        await limited.after(await limited.turn_at(ids[2]), ids[2])
+        before = {effect_id: await limited.turn_at(effect_id) for effect_id in ids[3:]}
+        theirs = await limited.turn_at(stranger, other=True)
+        assert await limited.granted(ids[2]) is GRANTED
+        after = [await limited.world.load(effect_id) for effect_id in ids[3:]]
+        started_at = (await limited.world.load(ids[2])).attempts[0].fact.started_at
+        woken = [one for one in after if one.intent.next_action_at != before[one.intent.effect_id]]
+        far = [at for at in before.values() if at > started_at + timedelta(seconds=1)]
+        (first,) = woken  # one place is free
+        assert before[first.intent.effect_id] == min(far)
+        assert first.intent.next_action_at is not None
+        assert first.intent.next_action_at <= first.now
+        assert first.intent.reason == "target_busy"
+        assert await limited.turn_at(stranger, other=True) == theirs
+        assert await limited.granted(first.intent.effect_id) is GRANTED
+        assert [
+            await limited.turn_at(one.intent.effect_id) for one in after if one is not first
+        ] == [
+            before[one.intent.effect_id] for one in after if one is not first
+        ]  # it has taken the last place, and wakes nobody

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
-from effect_broker.protocol.ports import Intent, KeepPace, Snapshot
+from effect_broker.protocol.ports import WAKE_SECONDS, Intent, KeepPace, Snapshot
 from effect_contracts.decision import Reason
 from effect_contracts.facts import Attempt
 from effect_contracts.pacing import Pace
@@ -110,8 +110,21 @@ class MemoryPaces:
         if write.attempt_id is None or intent.tenant_id in kept.turns:
             kept.turns[intent.tenant_id] = (write.pace.turns_at, write.pace.again_at)
 
+    def woken(
+        self, write: KeepPace, granted: Intent, intents: Iterable[Intent], now: datetime
+    ) -> list[Intent]:
+        """Return those whom a grant wakes, as they are then."""
+        later = now + timedelta(seconds=WAKE_SECONDS)
+        far = [
+            (one.next_action_at, n, one)
+            for n, one in enumerate(intents)
+            if one.tenant_id == granted.tenant_id and _waits(one, granted.contract_name, later)
+        ]
+        return [replace(one, next_action_at=now) for _, _, one in sorted(far)[: write.wakes]]
+
 
 def _waits(intent: Intent, contract_name: str, now: datetime) -> bool:
+    """Whether an effect of the contract has a turn that is later than `now`."""
     at = intent.next_action_at
     here = intent.contract_name == contract_name and intent.reason == Reason.TARGET_BUSY
     return here and at is not None and at > now

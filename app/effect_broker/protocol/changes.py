@@ -185,7 +185,8 @@ def grant_attempt(
         bind = (BindTarget(identity),)
     keep: tuple[Write, ...] = ()
     if found is not None:
-        keep = (KeepPace(identity, found.after, attempt_id, deadline(attempt, policy)),)
+        until = deadline(attempt, policy)
+        keep = (KeepPace(identity, found.after, attempt_id, until, wakes=found.wakes),)
     writes: tuple[Write, ...] = (*losses(decision), started, *bind, *keep, advance)
     return Change(Grant(GrantKind.GRANTED, policy.attempt_deadline_seconds), writes)
 

@@ -1,5 +1,5 @@
--- A row of turns at a limited target is no longer than those who stand in it: who was withdrawn, has
--- expired, or is held meanwhile, keeps nobody else waiting.
+-- A row of turns at a limited target is no longer than those who stand in it: who was withdrawn or
+-- has expired keeps nobody else waiting. Where there is room, it moves up.
 
 -- Who waits for a turn at a contract's targets, in the order of the turns.
 CREATE INDEX effects_waiting_for_a_turn
@@ -51,37 +51,40 @@ BEGIN
             AND mine.target_identity = p_target_identity AND mine.tenant_id = p_tenant_id;
 END $$;
 
--- As before, and a grant too may say that the tenant's row begins anew.
-CREATE OR REPLACE FUNCTION effect_broker.keep_pace(
+-- As `keep_pace`, which stays for processes of the release before. A grant too may say that the
+-- tenant's row begins anew, and where it leaves room, those who would be next are due now: that adds
+-- no fact to them, and permits nothing. A row that is locked is just being moved, and is let be.
+CREATE FUNCTION effect_broker.keep_target(
     p_contract_name text, p_target_identity text, p_tenant_id uuid, p_effect_id uuid,
     p_hold_seconds double precision, p_granted_at timestamptz, p_rate_at timestamptz,
     p_turns_at timestamptz, p_again_at timestamptz, p_attempt_id uuid, p_now timestamptz,
-    p_open_until timestamptz
+    p_open_until timestamptz, p_wakes integer, p_wake_seconds double precision
 ) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, effect_broker, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, effect_broker, pg_temp
+SET enable_seqscan = off AS $$
 BEGIN
-    UPDATE effect_broker.limited_targets AS t
-    SET hold_seconds = p_hold_seconds, granted_at = p_granted_at, rate_at = p_rate_at
-    WHERE t.contract_name = p_contract_name AND t.target_identity = p_target_identity;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'guarded write keep_pace changed 0 rows' USING ERRCODE = 'EB001';
+    PERFORM effect_broker.keep_pace(
+        p_contract_name, p_target_identity, p_tenant_id, p_effect_id, p_hold_seconds, p_granted_at,
+        p_rate_at, p_turns_at, p_again_at, p_attempt_id, p_now, p_open_until);
+    IF p_attempt_id IS NULL THEN
+        RETURN;
     END IF;
-    IF p_attempt_id IS NOT NULL THEN
-        INSERT INTO effect_broker.limited_attempts (
-            attempt_id, tenant_id, effect_id, contract_name, target_identity, started_at,
-            open_until)
-        VALUES (p_attempt_id, p_tenant_id, p_effect_id, p_contract_name, p_target_identity, p_now,
-            p_open_until);
-        UPDATE effect_broker.limited_tenants AS n SET turns_at = p_turns_at
-        WHERE n.contract_name = p_contract_name AND n.target_identity = p_target_identity
-          AND n.tenant_id = p_tenant_id AND n.turns_at IS DISTINCT FROM p_turns_at;
-    ELSE
-        INSERT INTO effect_broker.limited_tenants (
-            tenant_id, contract_name, target_identity, turns_at, again_at)
-        VALUES (p_tenant_id, p_contract_name, p_target_identity, p_turns_at, p_again_at)
-        ON CONFLICT (contract_name, target_identity, tenant_id)
-        DO UPDATE SET turns_at = excluded.turns_at, again_at = excluded.again_at;
+    UPDATE effect_broker.limited_tenants AS n SET turns_at = p_turns_at
+    WHERE n.contract_name = p_contract_name AND n.target_identity = p_target_identity
+      AND n.tenant_id = p_tenant_id AND n.turns_at IS DISTINCT FROM p_turns_at;
+    IF p_wakes > 0 THEN
+        UPDATE effect_broker.effect_intents AS i
+        SET next_action_at = p_now, updated_at = p_now
+        FROM (
+            SELECT w.effect_id FROM effect_broker.effect_intents AS w
+            WHERE w.contract_name = p_contract_name AND w.tenant_id = p_tenant_id
+              AND w.reason = 'target_busy'
+              AND w.next_action_at > p_now + make_interval(secs => p_wake_seconds)
+            ORDER BY w.next_action_at LIMIT p_wakes
+            FOR NO KEY UPDATE SKIP LOCKED) AS next
+        WHERE i.tenant_id = p_tenant_id AND i.effect_id = next.effect_id;
     END IF;
 END $$;
-REVOKE ALL ON FUNCTION effect_broker.lock_target FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION effect_broker.lock_target TO effect_broker_worker;
+REVOKE ALL ON FUNCTION effect_broker.lock_target, effect_broker.keep_target FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION effect_broker.lock_target, effect_broker.keep_target
+    TO effect_broker_worker;
