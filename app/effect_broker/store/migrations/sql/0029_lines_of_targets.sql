@@ -73,16 +73,17 @@ BEGIN
     WHERE n.contract_name = p_contract_name AND n.target_identity = p_target_identity
       AND n.tenant_id = p_tenant_id AND n.turns_at IS DISTINCT FROM p_turns_at;
     IF p_wakes > 0 THEN
+        -- Read once: a plan that reads it again for each row would find others behind those that
+        -- this statement has moved.
         UPDATE effect_broker.effect_intents AS i
         SET next_action_at = p_now, updated_at = p_now
-        FROM (
+        WHERE i.tenant_id = p_tenant_id AND i.effect_id = ANY (ARRAY(
             SELECT w.effect_id FROM effect_broker.effect_intents AS w
             WHERE w.contract_name = p_contract_name AND w.tenant_id = p_tenant_id
               AND w.reason = 'target_busy'
               AND w.next_action_at > p_now + make_interval(secs => p_wake_seconds)
             ORDER BY w.next_action_at LIMIT p_wakes
-            FOR NO KEY UPDATE SKIP LOCKED) AS next
-        WHERE i.tenant_id = p_tenant_id AND i.effect_id = next.effect_id;
+            FOR NO KEY UPDATE SKIP LOCKED));
     END IF;
 END $$;
 REVOKE ALL ON FUNCTION effect_broker.lock_target, effect_broker.keep_target FROM PUBLIC;
