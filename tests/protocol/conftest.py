@@ -10,7 +10,7 @@ import pytest
 from effect_broker.store.api import PostgresApiStore
 from effect_broker.store.catalogue import Catalogue
 from effect_broker.store.pool import Pool, make_pool
-from effect_broker.store.roles import DatabaseRole
+from effect_broker.store.roles import HEARTBEAT_TTL_SECONDS, DatabaseRole
 from effect_broker.store.runs import PostgresWorkerStore
 from effect_broker.store.tenants import Tenants
 from migrated import MIGRATED
@@ -55,7 +55,14 @@ def database_template() -> DatabaseTemplate:
 async def worker_pool(database: Database) -> AsyncIterator[Pool]:
     """A pool of the worker's role."""
     url = database.url_for(DatabaseRole.WORKER)
-    async with make_pool(url, None, application_name="test-worker", size_max=6) as pool:
+    # With the limits of the product: who is stopped inside a transaction loses its session here.
+    async with make_pool(
+        url,
+        None,
+        application_name="test-worker",
+        size_max=6,
+        ttl_seconds=HEARTBEAT_TTL_SECONDS - 0.1,
+    ) as pool:
         yield pool
 
 
