@@ -109,7 +109,11 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.smtp_settings": _CLIENTS,
     "effect_contracts.turn": (f"{_CONTRACTS}test_pacing.py",),
     "effect_contracts.trace.chain": (f"{_TRACE}test_chain*.py", _VALUES),
-    "effect_contracts.trace.check": (f"{_TRACE}test_check.py", f"{_TRACE}test_removed*.py"),
+    "effect_contracts.trace.check": (
+        f"{_TRACE}test_check.py",
+        f"{_TRACE}test_removed*.py",
+        f"{_TRACE}test_replay*.py",
+    ),
     "effect_contracts.trace.findings": (
         f"{_TRACE}test_findings.py",
         f"{_TRACE}test_log.py",
@@ -121,7 +125,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.trace.receipt": (f"{_TRACE}test_receipt*.py", _VALUES),
     "effect_contracts.trace.removed": (f"{_TRACE}test_removed*.py", _VALUES),
     "effect_contracts.trace.replay": (
-        f"{_TRACE}test_replay.py",
+        f"{_TRACE}test_replay*.py",
         f"{_TRACE}test_certificates.py",
         f"{_TRACE}test_limits.py",
         *_CHECK,
