@@ -6,7 +6,8 @@
 #   ARGS        passed on to the program of the target (`make test ARGS="-k lost_response"`)
 #   SEED        the workload and the faults of `make chaos`
 #   SECONDS     how long they go on
-#   JOBS        test processes at once (default: one more than cores, since many tests wait)
+#   JOBS        test processes at once (default: two more than cores, since most tests wait)
+#   DURATIONS   where `make test` writes what each file of tests takes (tests/durations.txt is such)
 #   UV          the resolver of `make lock`; nothing else uses it
 
 PYTHON ?= python3
@@ -14,8 +15,13 @@ VENV ?= .venv$(patsubst %,-%,$(filter-out python3 python,$(notdir $(PYTHON))))
 ARGS ?=
 SEED ?= 1
 SECONDS ?= 60
-JOBS ?= $(shell "$(PYTHON)" -c 'import os; print((os.cpu_count() or 1) + 1)' 2>/dev/null || echo auto)
+JOBS ?= $(shell "$(PYTHON)" -c 'import os; print((os.cpu_count() or 1) + 2)' 2>/dev/null || echo auto)
 UV ?= uv
+export DURATIONS
+
+# Dozens of processes import the same modules: whoever has switched the cache of their bytecode off
+# for a machine would compile them in each.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ok

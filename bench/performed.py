@@ -2,7 +2,8 @@
 
 All three are taken in turns of a few calls each, by one caller, so that whatever else the machine
 does meets them alike. The calls do nothing in between: what is left is what it costs to ask first
-and to tell afterwards.
+and to tell afterwards. All is taken twice: as the disk of this machine is, and as if each flush of
+the log took `SLOW_FLUSH_SECONDS` longer.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Self
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import psycopg
+from psycopg.rows import TupleRow
 
 from bench import limit
 from bench.parts import Findings, Ground, Table
@@ -27,6 +29,7 @@ from bench.report import Ratio
 from effect_broker import AsyncBroker
 from effect_broker.durable import migrate_dbos
 from effect_broker.keyring import new_key_ring
+from effect_broker.proof.broker import wait_until
 from effect_broker.store.catalogue import Catalogue
 from effect_broker.store.migrate import migrate
 from effect_broker.store.pool import make_pool
@@ -36,6 +39,9 @@ from effect_contracts.document import ContractDocument
 
 # A turn is long enough for the caches of its side and short beside what disturbs a machine.
 TURN = 20
+# What storage over a network takes for a flush, roughly; local disks with a cache take far less.
+# Postgres itself waits so long before each flush (`commit_delay`), for all sides alike.
+SLOW_FLUSH_SECONDS = 0.002
 _LEDGER = Path(__file__).with_name("no_op_ledger.py")
 _KEY_ID = "bench"
 _CONTRACT = {
@@ -112,19 +118,28 @@ class _Taken:
         self.calls: list[float] = []
         self.caller_seconds = 0.0
 
-    async def turns(self, broker: AsyncBroker, bare: str, ledger: _Ledger, count: int) -> None:
+    async def turns(
+        self, broker: AsyncBroker, bare: str, ledger: _Ledger, count: int, prefix: str
+    ) -> None:
         """Take all sides in turns; the first turn of each warms up and is forgotten."""
         for turn in range(count // TURN + 1):
             commits = [seconds * 1000 for seconds in await limit.two_commits(bare, TURN)]
             began = process_time()
-            performs = [await _performed(broker, f"{turn}:{n}") for n in range(TURN)]
+            performs = [await _performed(broker, f"{prefix}:{turn}:{n}") for n in range(TURN)]
             spent = process_time() - began
-            calls = await asyncio.to_thread(ledger.calls, TURN, str(turn))
+            calls = await asyncio.to_thread(ledger.calls, TURN, f"{prefix[:2]}{turn}")
             if turn:
                 self.commits += commits
                 self.performs += performs
                 self.calls += calls
                 self.caller_seconds += spent
+
+    def sides(self) -> dict[str, list[float]]:
+        """Return what was taken of each side, by its name; agent-ledger only where it ran."""
+        sides = {"two bare commits": self.commits, "`perform`, nothing performed": self.performs}
+        if self.calls:
+            sides["agent-ledger, a call that does nothing"] = self.calls
+        return sides
 
 
 async def _performed(broker: AsyncBroker, key: str) -> float:
@@ -134,25 +149,41 @@ async def _performed(broker: AsyncBroker, key: str) -> float:
     return (perf_counter() - began) * 1000
 
 
-async def _taken(ground: Ground) -> tuple[_Taken, float]:
+def _flush_takes(superuser: psycopg.Connection[TupleRow], seconds: float) -> None:
+    superuser.execute(f"ALTER SYSTEM SET commit_delay = {int(seconds * 1e6)}")
+    superuser.execute("ALTER SYSTEM SET commit_siblings = 0")  # also where nobody else commits
+    superuser.execute("SELECT pg_reload_conf()")
+    shown = f"{int(seconds * 1e6)}"
+    wait_until(
+        lambda: superuser.execute("SHOW commit_delay").fetchone() == (shown,) or None, "the reload"
+    )
+
+
+async def _taken(ground: Ground) -> tuple[_Taken, _Taken, float]:
     url, bare, other = (ground.database(f"bench_{name}") for name in ("performed", "two", "ledger"))
     migrate(url, migrate_dbos=migrate_dbos)
     await limit.prepare(bare)
     api_key = await _prepared(url)
     ring = new_key_ring(_KEY_ID, development=True)
-    taken = _Taken()
+    taken, slow = _Taken(), _Taken()
+    count = ground.count(600 * ground.rounds, 2 * TURN)
     with _Ledger(other) as ledger, psycopg.connect(url, autocommit=True) as superuser:
         superuser.execute("CREATE EXTENSION pg_stat_statements")
         api = _as_role(url, DatabaseRole.API)
         async with AsyncBroker.on_postgres(api, api_key=api_key, key_ring=ring) as broker:
-            await taken.turns(broker, bare, ledger, ground.count(600 * ground.rounds, 2 * TURN))
-        row = superuser.execute(
-            "SELECT sum(total_exec_time / calls) FROM pg_stat_statements WHERE toplevel AND dbid ="
-            " (SELECT oid FROM pg_database WHERE datname = current_database())"
-            " AND query ~ 'elect_effect|settle_success'"
-        ).fetchone()
+            await taken.turns(broker, bare, ledger, count, "disk")
+            row = superuser.execute(
+                "SELECT sum(total_exec_time / calls) FROM pg_stat_statements WHERE toplevel"
+                " AND dbid = (SELECT oid FROM pg_database WHERE datname = current_database())"
+                " AND query ~ 'elect_effect|settle_success'"
+            ).fetchone()
+            _flush_takes(superuser, SLOW_FLUSH_SECONDS)
+            try:
+                await slow.turns(broker, bare, ledger, count // 4, "slow")
+            finally:
+                _flush_takes(superuser, 0)
     assert row is not None
-    return taken, float(row[0])
+    return taken, slow, float(row[0])
 
 
 def _row(name: str, took: Sequence[float]) -> list[str]:
@@ -160,33 +191,34 @@ def _row(name: str, took: Sequence[float]) -> list[str]:
     return [name, f"{median(took):.2f}", f"{tenths[0]:.2f}", f"{tenths[8]:.2f}"]
 
 
-def measure(ground: Ground) -> Findings:
-    """Measure two bare commits, `perform` and agent-ledger side by side."""
-    taken, server_ms = asyncio.run(_taken(ground))
-    caller_ms = taken.caller_seconds * 1000 / len(taken.performs)
-    sides = {"two bare commits": taken.commits, "`perform`, nothing performed": taken.performs}
-    ratios = [
+def _ratios(taken: _Taken, suffix: str, words: str) -> list[Ratio]:
+    others = {"two_commits": ("two bare commits", taken.commits)}
+    if taken.calls:
+        others["agent_ledger"] = ("an empty call of agent-ledger", taken.calls)
+    return [
         Ratio(
-            "perform_to_two_commits",
-            "perform, time to two bare commits",
-            median(taken.performs) / median(taken.commits),
+            f"perform_to_{name}{suffix}",
+            f"perform, time to {said}{words}",
+            median(taken.performs) / median(took),
             more_is_better=False,
         )
+        for name, (said, took) in others.items()
     ]
-    if taken.calls:
-        sides["agent-ledger, a call that does nothing"] = taken.calls
-        ratios.append(
-            Ratio(
-                "perform_to_agent_ledger",
-                "perform, time to an empty call of agent-ledger",
-                median(taken.performs) / median(taken.calls),
-                more_is_better=False,
-            )
-        )
+
+
+def measure(ground: Ground) -> Findings:
+    """Measure two bare commits, `perform` and agent-ledger side by side."""
+    taken, slow, server_ms = asyncio.run(_taken(ground))
+    caller_ms = taken.caller_seconds * 1000 / len(taken.performs)
+    flush = f"flushes {SLOW_FLUSH_SECONDS * 1000:.0f} ms longer"
+    rows, ratios = [], []
+    for each, name, words in ((taken, "", ""), (slow, "_slow_flush", f", {flush}")):
+        ratios += _ratios(each, name, words)
+        rows += [_row(side + words, took) for side, took in each.sides().items()]
     table = Table(
         "An effect that its caller performs",
         ("what", "median ms", "quickest tenth", "slowest tenth"),
-        [_row(name, took) for name, took in sides.items()],
+        rows,
         f"Of one `perform`, the caller's process computes for {caller_ms:.2f} ms, and the server"
         f" takes {server_ms:.2f} ms for its two statements, their commits left out. agent-ledger"
         " writes no receipt and encrypts, signs and fences nothing.",
@@ -195,6 +227,8 @@ def measure(ground: Ground) -> Findings:
         "two_commits_ms": round(median(taken.commits), 3),
         "perform_ms": round(median(taken.performs), 3),
         "agent_ledger_ms": round(median(taken.calls), 3) if taken.calls else None,
+        "two_commits_slow_flush_ms": round(median(slow.commits), 3),
+        "perform_slow_flush_ms": round(median(slow.performs), 3),
         "caller_cpu_ms": round(caller_ms, 3),
         "server_ms": round(server_ms, 3),
     }

@@ -52,7 +52,9 @@ class Touched:
 
 
 def begin_counting(connection: Connection[Any]) -> None:
-    """Forget what was counted."""
+    """Forget what was counted, and count those inside of functions too from now on."""
+    connection.execute("ALTER SYSTEM SET pg_stat_statements.track = 'all'")
+    connection.execute("SELECT pg_reload_conf()")
     connection.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
     connection.execute("SELECT pg_stat_statements_reset()")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 
+import heaviest_first
 import warm_start
 from tools import NOT_FOR_THIS_PLATFORM, REQUIRE_ALL_VARIABLE, all_required
 
@@ -22,6 +25,28 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.add_cleanup(warm_start.install())
+    heaviest_first.install(config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while the tests are read, nor at what was read ever after: it stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(
+    config: pytest.Config, log: Any
+) -> heaviest_first.HeaviestFirst | None:
+    """Give the heaviest files out first, where files are what is given out."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    return heaviest_first.HeaviestFirst(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)

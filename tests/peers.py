@@ -8,6 +8,7 @@ other side's event loop.
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import ssl
 import struct
@@ -209,7 +210,9 @@ def silent_port() -> Iterator[int]:
 
 
 def refused_port() -> int:
-    """Return a port on which nothing listens."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """Return a port on which nothing listens, and that the kernel gives to nobody meanwhile."""
+    while True:
+        port = random.randrange(10_000, 15_000)
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port

@@ -35,6 +35,7 @@ from effect_broker.postgres.binaries import find_binaries
 from effect_broker.postgres.choice import SOURCES, Choice, PostgresNotFound, resolve_server
 from effect_broker.postgres.embedded import EmbeddedPostgres
 from tools import could_not_run
+from unhurried import unhurried_sessions
 
 URL_VARIABLE = "EFFECT_BROKER_TEST_DATABASE_URL"
 SOURCE_VARIABLE = "EFFECT_BROKER_TEST_POSTGRES"
@@ -230,7 +231,8 @@ def running_server() -> Iterator[RunningServer]:
     try:
         if choice.server.launched:
             remove_leftovers(server)
-        yield server
+        with unhurried_sessions():
+            yield server
     finally:
         choice.server.stop()
 

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,7 @@ SERVER = Path(__file__).with_name("warm_start_server.py")
 # What the dynamic loader or the interpreter reads once, at its start.
 _READ_AT_START = ("LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHASHSEED", "PYTHONDEVMODE")
 _START_SECONDS = 120.0
+_FORKED = (*stack.PROGRAM, "effect_broker.proof.target")
 
 
 class Forked:
@@ -85,9 +87,23 @@ class WarmStart:
     ) -> stack.Launched:
         """See `stack.Launch`; what the interpreter has to see at its start gets a fresh one."""
         differs = any(environment.get(name) != os.environ.get(name) for name in _READ_AT_START)
-        if differs or words[0] != stack.PROGRAM[0]:
+        if differs or words[0] not in _FORKED:
             return stack.interpreter(words, environment, log)
-        request = {"words": [*words], "environment": dict(environment), "directory": os.getcwd()}
+        return self.fork(words, environment, log, Path.cwd())
+
+    def fork(
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        log: IO[bytes],
+        directory: Path,
+    ) -> Forked:
+        """Run a module in a fork, in a directory."""
+        request = {
+            "words": [*words],
+            "environment": dict(environment),
+            "directory": str(directory),
+        }
         reading, writing = os.pipe()
         with self._lock:
             if self._socket is None:
@@ -152,11 +168,55 @@ class WarmStart:
             answered.set()
 
 
+_installed: WarmStart | None = None
+
+
+def run(
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    directory: Path | None = None,
+    timeout_seconds: float = 60.0,
+) -> subprocess.CompletedProcess[str]:
+    """Run a module of the broker to its end, as `subprocess.run` does, with this environment alone.
+
+    Raises:
+        subprocess.TimeoutExpired: it was killed, since it took longer.
+    """
+    directory = directory or Path.cwd()
+    if _installed is None:
+        command = [sys.executable, "-m", *words]
+        return subprocess.run(
+            command, env=dict(environment), cwd=directory, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, check=False, timeout=timeout_seconds,
+        )  # fmt: skip
+    with tempfile.TemporaryFile() as errors:
+        process = _installed.fork(words, environment, errors, directory)
+        assert process.stdout is not None
+        expired = threading.Event()
+
+        def expire() -> None:
+            expired.set()
+            process.kill()
+
+        late = threading.Timer(timeout_seconds, expire)
+        late.start()
+        with process.stdout as output:
+            said = output.read()
+        code = process.wait()
+        late.cancel()
+        errors.seek(0)
+        complained = errors.read().decode()
+    if expired.is_set():
+        raise subprocess.TimeoutExpired([*words], timeout_seconds, said, complained)
+    return subprocess.CompletedProcess([*words], code, said, complained)
+
+
 def install() -> Callable[[], None]:
     """Have every process of a stack forked, in this test process; return what ends that."""
     # macOS has no such sockets.
     if os.environ.get("WARM_START", "1") == "0" or sys.platform == "darwin":
         return lambda: None
-    warm = WarmStart()
+    global _installed
+    _installed = warm = WarmStart()
     stack.launch = warm.launch
     return warm.close

@@ -28,6 +28,7 @@ PRELOADED = (
     "effect_broker.api.app",
     "effect_broker.durable",
     "effect_broker.hosting",
+    "effect_broker.proof.target.server",
     "effect_broker.worker",
     "uvicorn.loops.auto",
     "uvicorn.protocols.http.auto",

@@ -18,7 +18,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 from uuid import UUID
@@ -47,7 +46,7 @@ from effect_broker.keyring import (
     AesVault,
     KeyRing,
     KeyRingProblem,
-    load_key_ring,
+    key_ring,
     ring_public_keys,
     ring_signer,
 )
@@ -56,7 +55,7 @@ from effect_broker.metrics_ledger import FreshLedger
 from effect_broker.observability import Observed, observed, served_alone, served_beside
 from effect_broker.observed_intake import ObservedIntake
 from effect_broker.performing import Performing
-from effect_broker.postgres.choice import ServerSource, resolve_server, state_directory
+from effect_broker.postgres.choice import ServerSource, home_directory, resolve_server
 from effect_broker.postgres.container import ContainerPostgresError
 from effect_broker.postgres.embedded import EmbeddedPostgresError
 from effect_broker.probes import load_probes
@@ -94,7 +93,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-KEY_RING_NAME: Final = "key-ring.json"
 _OWN_SERVERS: Final[tuple[ServerSource, ...]] = ("wheel", "local", "container")
 
 # A prober gives up after a second or a few; an answer that comes later is no answer.
@@ -113,21 +111,6 @@ class DatabaseLogin:
 
 
 # Settings ------------------------------------------------------------------------------------
-
-
-def home_directory() -> Path:
-    """Return the state directory of this project: embedded database, development key ring."""
-    return state_directory(os.environ, Path.cwd())
-
-
-def key_ring(settings: Settings) -> KeyRing:
-    """Load the key ring; in development the one that `effect-broker up` has made will do.
-
-    Raises:
-        KeyRingProblem.
-    """
-    fallback = None if settings.production else home_directory() / KEY_RING_NAME
-    return load_key_ring(production=settings.production, fallback=fallback)
 
 
 def fault_points(settings: Settings) -> FaultPoints:

@@ -22,7 +22,7 @@ import os
 import re
 import secrets
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 from uuid import UUID
 
 from cryptography.exceptions import InvalidTag
@@ -30,10 +30,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from effect_broker.config import Settings
+from effect_broker.postgres.choice import home_directory
 from effect_broker.protocol.ports import ReceiptSignature, Sealed, VaultError
 from effect_contracts.certificates import certified_bytes
 from effect_contracts.signed_receipts import ALGORITHM, KEY_ID_PATTERN, signed_bytes
 
+# In the state directory of a project.
+KEY_RING_NAME: Final = "key-ring.json"
 ENV_KEY_RING = "EFFECT_BROKER_KEY_RING"
 ENV_KEY_RING_FILE = "EFFECT_BROKER_KEY_RING_FILE"
 
@@ -158,6 +162,16 @@ def load_key_ring(*, production: bool, fallback: Path | None = None) -> KeyRing:
     except (OSError, UnicodeDecodeError) as problem:
         raise KeyRingProblem(f"cannot read the key ring {path}: {type(problem).__name__}") from None
     return parse_key_ring(text, source=str(path), production=production)
+
+
+def key_ring(settings: Settings) -> KeyRing:
+    """Load the key ring; in development the one that `effect-broker up` has made will do.
+
+    Raises:
+        KeyRingProblem.
+    """
+    fallback = None if settings.production else home_directory() / KEY_RING_NAME
+    return load_key_ring(production=settings.production, fallback=fallback)
 
 
 def new_key_ring(key_id: str, *, development: bool) -> str:

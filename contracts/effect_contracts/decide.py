@@ -57,7 +57,7 @@ from effect_contracts.facts import (
     Verdict,
 )
 from effect_contracts.life import LifeEvent
-from effect_contracts.retention import key_expires_at
+from effect_contracts.retention import latest_start_at
 from effect_contracts.turn import turn_of
 
 __all__ = [
@@ -313,19 +313,18 @@ class _Case:
         if not self.facts.attempts:
             at = self.facts.send_before
         elif granted.reason is Reason.SAME_KEY_AGAIN:
-            expires_at = key_expires_at(self.facts.attempts, self.policy)
-            assert expires_at is not None, "the key lives through the attempt that was granted"
-            # The first moment at which no whole attempt fits; the clock's resolution is 1 µs.
-            whole = timedelta(seconds=self._attempt_seconds())
-            at = expires_at - whole + timedelta(microseconds=1)
+            at = self._key_ends_at()
         action = Action.PARK if at is None else Action.WAIT
         event = self._resting_event()
         return Decision(action, event, Reason.AWAITING_CALLER, granted.row, at=at)
 
     def _in_turn(self, granted: Decision) -> Decision:
+        """A turn to come is waited for, but not beyond the key's end: another way is taken then."""
         at = turn_of(self.facts, self.policy, self.now)
         if at is None or granted.action is not Action.DISPATCH:
             return granted
+        if granted.reason is Reason.SAME_KEY_AGAIN:
+            at = min(at, self._key_ends_at())
         event = self._resting_event()
         return Decision(Action.WAIT, event, Reason.TARGET_BUSY, granted.row, at=at)
 
@@ -550,18 +549,14 @@ class _Case:
 
     def _key_lives_through(self, at: datetime) -> bool:
         """Whether a whole attempt that starts at `at` ends before the target forgets the key."""
-        expires_at = key_expires_at(self.facts.attempts, self.policy)
-        if expires_at is None:
-            return False
-        return at + timedelta(seconds=self._attempt_seconds()) <= expires_at
+        latest_at = latest_start_at(self.facts.attempts, self.policy)
+        return latest_at is not None and at <= latest_at
 
-    def _attempt_seconds(self) -> float:
-        """Return how long a whole attempt may take until its request has arrived."""
-        return (
-            self.policy.attempt_deadline_seconds
-            + self.policy.clock_margin_seconds
-            + self.policy.transit_seconds
-        )
+    def _key_ends_at(self) -> datetime:
+        """Return the first moment at which no whole attempt fits into the key's life any more."""
+        latest_at = latest_start_at(self.facts.attempts, self.policy)
+        assert latest_at is not None, "the key lives through the attempt that was granted"
+        return latest_at + timedelta(microseconds=1)  # the clock's resolution
 
     def _conflict_after_doubt(self) -> bool:
         """Whether the target named an existing object after an attempt that may have made it."""

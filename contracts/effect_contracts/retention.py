@@ -17,3 +17,15 @@ def key_expires_at(attempts: tuple[Attempt, ...], policy: Policy) -> datetime | 
     if first is None or policy.key_retention_seconds is None:
         return None
     return first + timedelta(seconds=policy.key_retention_seconds)
+
+
+def latest_start_at(attempts: tuple[Attempt, ...], policy: Policy) -> datetime | None:
+    """Return when a whole attempt has to begin at the latest, to arrive while our key is known.
+
+    None where the key has no end.
+    """
+    expires_at = key_expires_at(attempts, policy)
+    if expires_at is None:
+        return None
+    whole = policy.attempt_deadline_seconds + policy.clock_margin_seconds + policy.transit_seconds
+    return expires_at - timedelta(seconds=whole)

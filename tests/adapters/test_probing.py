@@ -266,18 +266,20 @@ async def test_links_are_followed_at_the_same_origin_only() -> None:
 
 
 async def test_all_pages_share_one_budget() -> None:
+    asked = []
+
     def slow(path: str) -> bytes:
+        asked.append(path)
         time.sleep(0.2)
         _, _, number = path.partition("page=")
         return listing(next=int(number or 0) + 1, has_more=True)
 
-    began = time.monotonic()
     finding = await found(
         by_path(slow),
         seconds=0.5,
         probe={"paging": {"kind": "cursor", "next": "next", "parameter": "page"}},
     )
-    assert time.monotonic() - began < 1.2
+    assert 1 <= len(asked) <= 3  # as many as fit into the budget of one
     assert finding.verdict is Verdict.UNKNOWN
 
 

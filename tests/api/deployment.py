@@ -22,7 +22,7 @@ from effect_broker.api.app import create_app
 from effect_broker.api.limits import RequestLimits
 from effect_broker.clock import SystemClock
 from effect_broker.config import Settings, load_settings
-from effect_broker.keyring import ENV_KEY_RING_FILE, AesVault, new_key_ring, ring_signer
+from effect_broker.keyring import ENV_KEY_RING_FILE, AesVault, key_ring, new_key_ring, ring_signer
 from effect_broker.process import WorkerProcess
 from effect_broker.protocol import steps
 from effect_broker.protocol.ports import Ports
@@ -124,7 +124,7 @@ class Deployment:
         process = WorkerProcess("executor-of-the-test", clock, 60.0)
         process.beaten(clock.boot_seconds())
         async with make_pool(url, None, application_name="test-worker", size_max=2) as pool:
-            ring = assembly.key_ring(load_settings())
+            ring = key_ring(load_settings())
             ports = Ports(
                 store=PostgresWorkerStore(pool, signer=ring_signer(ring)),
                 adapters=adapters(SecretReferences("", None)),

@@ -55,7 +55,8 @@ async def test_the_stream_tells_what_happened_and_no_arguments(
         "submitted", "prepared", None,
     )  # fmt: skip
     assert (event["operation_key"], event["tool"]) == ("secret-free", "demo.charge")
-    assert "1200" not in str(page)
+    # Not by its value: those digits also come up in ids and digests.
+    assert "amount" not in str(page)
     assert (page["more"], page["pruned"]) == (False, False)
     empty = (await api.get("/v1/events", params={"after": page["cursor"]})).json()
     assert (empty["events"], empty["cursor"]) == ([], page["cursor"])
@@ -83,14 +84,14 @@ async def test_a_wait_ends_with_the_event_that_it_waits_for_or_with_its_time(
     api: httpx.AsyncClient,
 ) -> None:
     cursor = (await api.get("/v1/events")).json()["cursor"]
-    asked = {"after": cursor, "wait_seconds": 20, "types": "submitted"}
+    asked = {"after": cursor, "wait_seconds": 50, "types": "submitted"}
     began = time.monotonic()
     waits = [asyncio.create_task(api.get("/v1/events", params=asked)) for _ in range(3)]
     await asyncio.sleep(0.2)
     await api.post("/v1/effects", json=charge())
     for answer in await asyncio.gather(*waits):
         assert [event["type"] for event in answer.json()["events"]] == ["submitted"]
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     nothing = {"after": cursor, "wait_seconds": 0.3, "types": "no_such_type"}
     assert (await api.get("/v1/events", params=nothing)).json()["events"] == []
 
@@ -104,7 +105,7 @@ async def test_a_drain_ends_waits(deployment: Deployment) -> None:
         wait = asyncio.create_task(api.get("/v1/events", params={"wait_seconds": 50}))
         await asyncio.sleep(0.1)
         draining = True
-        assert (await asyncio.wait_for(wait, 5)).status_code == 200
+        assert (await asyncio.wait_for(wait, 30)).status_code == 200
 
 
 async def test_a_subscription_is_made_seen_paused_resumed_and_ended(

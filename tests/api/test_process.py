@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+import warm_start
 from api.deployment import Deployment, charge, entry
 from effect_broker.faultpoints import FaultAction, FaultPoint, arm
 from effect_broker.keyring import new_key_ring
@@ -38,15 +38,7 @@ def _run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command that is expected to end by itself, with nothing of ours in its environment."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("EFFECT_BROKER_")}
-    return subprocess.run(
-        [sys.executable, "-m", "effect_broker", *arguments],
-        env={**clean, **environment},
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    return warm_start.run(["effect_broker", *arguments], {**clean, **environment}, directory)
 
 
 def _complaint(ended: subprocess.CompletedProcess[str]) -> str:

@@ -119,7 +119,7 @@ async def test_a_wait_ends_when_the_effect_is_settled(
     await asyncio.sleep(0.2)
     assert not waiting.done()
     await deployment.settle(made["effect_id"])
-    answer = await asyncio.wait_for(waiting, 5)
+    answer = await asyncio.wait_for(waiting, 25)
     assert answer.json()["state"] == "succeeded"
 
 
@@ -129,7 +129,7 @@ async def test_a_wait_ends_with_its_time(api: httpx.AsyncClient) -> None:
     answer = await api.get(made["links"]["self"], params={"wait": 0.4})
     took = asyncio.get_running_loop().time() - began_at
     assert answer.json()["state"] == "prepared"
-    assert 0.4 <= took < 3
+    assert 0.4 <= took < 20
 
 
 async def test_a_submit_can_wait_too(api: httpx.AsyncClient, deployment: Deployment) -> None:
@@ -152,7 +152,7 @@ async def test_a_wait_ends_when_the_process_does(deployment: Deployment) -> None
         await asyncio.sleep(0.2)
         assert not waiting.done()
         ending.set()
-        answer = await asyncio.wait_for(waiting, 5)
+        answer = await asyncio.wait_for(waiting, 25)
     assert answer.status_code == 200
 
 
@@ -186,4 +186,4 @@ async def test_a_wait_ends_when_nobody_waits_any_more(
     await asyncio.sleep(0.3)
     assert not serving.done()
     gone.set()
-    await asyncio.wait_for(serving, 3)
+    await asyncio.wait_for(serving, 30)

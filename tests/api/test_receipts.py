@@ -12,7 +12,7 @@ import httpx
 from api.deployment import Deployment, charge, entry, in_doubt
 from effect_broker import assembly
 from effect_broker.config import load_settings
-from effect_broker.keyring import ring_public_keys
+from effect_broker.keyring import key_ring, ring_public_keys
 from effect_broker.protocol import wishes
 from effect_contracts.signed_receipts import Verdict, read_signed_receipt, verify_signed_receipt
 
@@ -20,7 +20,7 @@ PATH = "/v1/effects"
 
 
 def verified(answer: dict[str, Any]) -> Verdict:
-    keys = ring_public_keys(assembly.key_ring(load_settings()))
+    keys = ring_public_keys(key_ring(load_settings()))
     document = read_signed_receipt(json.dumps(answer["document"]).encode())
     return verify_signed_receipt(document, keys)
 

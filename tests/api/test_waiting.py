@@ -111,7 +111,7 @@ async def test_polls_of_one_caller_starve_no_other(
 ) -> None:
     made = (await api.post(PATH, json=charge())).json()
     polls = [
-        asyncio.create_task(api.get(made["links"]["self"], params={"wait": 20}, timeout=60))
+        asyncio.create_task(api.get(made["links"]["self"], params={"wait": 50}, timeout=90))
         for _ in range(800)
     ]
     await asyncio.sleep(2)
@@ -121,6 +121,9 @@ async def test_polls_of_one_caller_starve_no_other(
             assert answer.status_code == 200
             submitted = await asyncio.wait_for(other.post(PATH, json=charge(f"k-{number}")), 10)
             assert submitted.status_code == 202
+    assert sum(not poll.done() for poll in polls) == 256
+    cancelled = await api.post(made["links"]["self"] + "/cancel")
+    assert cancelled.status_code == 200, cancelled.text
     answers = await asyncio.gather(*polls)
     counts = {status: sum(a.status_code == status for a in answers) for status in (200, 429)}
     assert counts[200] == 256

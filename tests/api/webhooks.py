@@ -12,10 +12,9 @@ from uuid import uuid4
 import httpx
 
 from api.deployment import Deployment
-from effect_broker.assembly import key_ring
 from effect_broker.config import load_settings
 from effect_broker.evidence_matching import Matching, match_due
-from effect_broker.keyring import AesVault, ring_signer
+from effect_broker.keyring import AesVault, key_ring, ring_signer
 from effect_broker.store.catalogue import Catalogue
 from effect_broker.store.inbox import PostgresInbox
 from effect_broker.store.pool import Pool, make_pool

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import warm_start
 from effect_broker.cli import main
 
 COMMAND: list[str] = [sys.executable, "-m", "effect_broker"]
@@ -66,12 +66,7 @@ def run_for_real(
     environment: Mapping[str, str], *arguments: str, timeout_seconds: float = 60.0
 ) -> Ended:
     """Run a command in a process of its own, with this environment alone."""
-    ended = subprocess.run(
-        [*COMMAND, *arguments],
-        env=dict(environment),
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=timeout_seconds,
+    ended = warm_start.run(
+        ["effect_broker", *arguments], environment, timeout_seconds=timeout_seconds
     )
     return Ended(ended.returncode, ended.stdout, ended.stderr)

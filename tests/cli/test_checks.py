@@ -14,7 +14,13 @@ from effect_broker.cli import checks
 from effect_broker.cli.checks import Finding, Level
 from effect_broker.cli.key_scope import PAGE, key_scope_findings
 from effect_broker.keyring import new_key_ring, parse_key_ring
-from effect_broker.store.diagnosis import FleetFacts, RecentKey, ServerFacts, SessionFacts
+from effect_broker.store.diagnosis import (
+    BusyContract,
+    FleetFacts,
+    RecentKey,
+    ServerFacts,
+    SessionFacts,
+)
 from effect_broker.store.tenants import KeyRecord
 from effect_contracts.catalog import catalog_documents
 from effect_contracts.document import ContractDocument
@@ -33,6 +39,7 @@ FLEET = FleetFacts(
     overdue=0,
     overdue_longest_seconds=0.0,
     parked={},
+    busy=(),
     alerts={},
     halted=False,
     holds=(),
@@ -165,6 +172,7 @@ def test_a_superuser_is_a_warning_where_one_develops() -> None:
         ({"holders": {"vm-9-0123456789ab": 2}}, {"dead_executors": Level.WARN}),
         ({"overdue": 4, "overdue_longest_seconds": 90.0}, {"overdue": Level.FAIL}),
         ({"parked": {"outcome_unknown": 2}}, {"parked": Level.WARN}),
+        ({"busy": (BusyContract("shop", 1, 3600.0),)}, {"limits": Level.WARN}),
         ({"alerts": {"duplicate_detected": 1}}, {"alerts": Level.FAIL}),
         ({"halted": True}, {"restored": Level.FAIL}),
         ({"holds": ("paused charge 1 of acme",)}, {"holds": Level.WARN}),
@@ -174,6 +182,17 @@ def test_a_fleet_that_does_not_move_is_named(
     change: dict[str, object], expected: dict[str, Level]
 ) -> None:
     assert bad(checks.fleet_findings(replace(FLEET, **change), "0003")) == expected  # type: ignore[arg-type]
+
+
+def test_who_waits_at_limited_targets_is_told_and_for_how_long() -> None:
+    busy = (BusyContract("shop", 12, 3599.0), BusyContract("mail", 1, -0.2))
+    (told,) = [
+        finding
+        for finding in checks.fleet_findings(replace(FLEET, busy=busy), "0003")
+        if finding.check == "limits"
+    ]
+    assert told.level is Level.OK
+    assert "12 effects of shop (the last in 60 min), 1 effect of mail (the last now)" in told.text
 
 
 def test_a_ring_that_lacks_a_stored_key_fails() -> None:

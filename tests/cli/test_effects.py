@@ -77,7 +77,7 @@ def test_another_request_under_the_key_is_refused_with_the_place(acme: Cli, subm
     said = acme("effects", "submit", *arguments).refused()
     assert "/arguments/amount" in said
     assert effect_id in said
-    assert "1201" not in said
+    assert "1201" not in said.replace(effect_id, "")  # whose digits are any
 
 
 @pytest.mark.parametrize(

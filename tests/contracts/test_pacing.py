@@ -140,6 +140,107 @@ def test_each_of_several_tenants_gets_its_share_of_the_turns() -> None:
     assert [seconds(one.turn_at) for one in turns] == pytest.approx([0.1, 0.2, 0.3])
 
 
+# Rows that are shorter than their last turn -----------------------------------------------------
+
+
+FAR = NOW + timedelta(seconds=5000)
+
+
+def test_a_row_is_no_longer_than_those_who_stand_in_it() -> None:
+    """The others were withdrawn or have expired, and left turns that nobody takes."""
+    row = Pace(open_attempts=1, hold_seconds=0.1, granted_at=NOW, turns_at=FAR)
+    unknown = place(ONE_PLACE, row, NOW, waited=False)
+    assert unknown.turn_at == FAR + timedelta(seconds=0.1)
+    three = place(ONE_PLACE, replace(row, waiting=3), NOW, waited=False)
+    assert seconds(three.turn_at) == pytest.approx(0.4)
+    assert three.after.turns_at == three.turn_at
+    many = place(ONE_PLACE, replace(row, waiting=999_999), NOW, waited=False)
+    assert many.turn_at == unknown.turn_at  # nor is it longer than its last turn
+    shared = place(ONE_PLACE, replace(row, waiting=3, others=1), NOW, waited=False)
+    assert seconds(shared.turn_at) == pytest.approx(0.8)
+    nobody = replace(row, open_attempts=0, waiting=0)
+    assert place(ONE_PLACE, nobody, NOW, waited=False).turn_at is None
+    assert place(ONE_PLACE, replace(nobody, waiting=1), NOW, waited=False).turn_at is not None
+
+
+def test_who_comes_in_vain_comes_soon_again_where_few_do() -> None:
+    row = Pace(open_attempts=1, hold_seconds=0.1, granted_at=NOW, again_at=FAR, waiting=2)
+    found = place(ONE_PLACE, row, NOW, waited=True)
+    assert seconds(found.turn_at) == pytest.approx(2 * 0.05 + 0.05)
+    assert found.after.waiting is None  # it is counted anew at each look
+
+
+def test_whoever_comes_first_after_a_silence_begins_the_row_anew() -> None:
+    """Those who have turns do not come: they are held, or their workers are away."""
+    silent = Pace(granted_at=NOW - timedelta(seconds=3), turns_at=FAR, waiting=None)
+    first = place(ONE_PLACE, silent, NOW, waited=False)
+    assert (first.turn_at, first.after.turns_at) == (None, None)
+    second = place(ONE_PLACE, replace(first.after, open_attempts=1), NOW, waited=False)
+    assert seconds(second.turn_at) == pytest.approx(0.1)
+    # One of the row does come: it stands.
+    assert place(ONE_PLACE, silent, NOW, waited=True).after.turns_at == FAR
+
+
+def test_a_grant_wakes_others_while_it_leaves_room() -> None:
+    wakes = [place(Limits(20), Pace(open_attempts=n), NOW, waited=True).wakes for n in (0, 17, 18)]
+    assert wakes == [2, 2, 1]
+    full = place(Limits(20), Pace(open_attempts=19), NOW, waited=True)
+    assert (full.turn_at, full.wakes) == (None, 0)
+    assert place(Limits(20), Pace(waiting=0), NOW, waited=True).wakes == 0  # nobody is there
+    assert place(Limits(20), Pace(waiting=1), NOW, waited=True).wakes == 2
+    assert place(Limits(20), Pace(open_attempts=20), NOW, waited=True).wakes == 0
+    pace, wakes = Pace(), []
+    for _ in range(RATE.burst_max):
+        found = place(RATE, pace, NOW, waited=True)
+        pace = found.after
+        wakes.append(found.wakes)
+    assert wakes == [2, 2, 0]
+
+
+# Versions, and the clock --------------------------------------------------------------------------
+
+
+SLOW, FAST = Limits(per_second_max=0.5), Limits(per_second_max=50.0, burst_max=5)
+
+
+def test_a_grant_of_a_slow_version_takes_one_interval_of_a_fast_one() -> None:
+    """Somebody has raised the limit, while a backlog waits under the one before."""
+    slow = place(SLOW, Pace(), NOW, waited=False).after
+    found = place(FAST, slow, NOW + timedelta(seconds=0.02), waited=False)
+    assert found.turn_at is None
+    for limits, seconds_later in ((FAST, 0.02), (SLOW, 2.0)):
+        later = timedelta(seconds=seconds_later)
+        assert place(limits, slow, NOW + later - TICK, waited=True).turn_at is not None
+        assert place(limits, slow, NOW + later, waited=True).turn_at is None
+    # The slow one does not get faster by that.
+    assert place(SLOW, found.after, NOW + timedelta(seconds=1.9), waited=True).turn_at is not None
+
+
+def test_a_backlog_under_a_low_limit_leaves_the_higher_one_its_rate() -> None:
+    pace, starts = Pace(), {SLOW: 0, FAST: 0}
+    for tick in range(20_000):  # the slow one always has somebody to send, for 20 s
+        for limits in (SLOW, FAST) if tick % 40 == 0 else (SLOW,):
+            found = place(limits, pace, NOW + timedelta(milliseconds=tick), waited=True)
+            pace = replace(pace, rate_at=found.after.rate_at, granted_at=found.after.granted_at)
+            starts[limits] += found.turn_at is None
+    assert 8 <= starts[SLOW] <= 10
+    assert starts[FAST] >= 490  # of 500: one that meets a grant of the other waits for a moment
+
+
+def test_a_clock_that_goes_back_does_not_stop_the_target_until_it_is_there_again() -> None:
+    pace = Pace()
+    for _ in range(RATE.burst_max):
+        pace = place(RATE, pace, NOW, waited=False).after
+    back, granted = NOW - timedelta(hours=1), 0
+    for _ in range(20):
+        found = place(RATE, pace, back, waited=True)
+        pace, granted = found.after, granted + (found.turn_at is None)
+        assert found.turn_at is None or found.turn_at < NOW - timedelta(minutes=59)
+    assert granted == RATE.burst_max  # and the rate holds from there on
+    unrated = place(Limits(concurrency_max=9), replace(pace, granted_at=NOW), back, waited=True)
+    assert unrated.after.rate_at is None
+
+
 # A backlog --------------------------------------------------------------------------------------
 
 
@@ -260,6 +361,23 @@ def test_who_waits_for_a_turn_expires_when_it_has_to() -> None:
     assert decide(again, LIMITED, NOW).at == facts.turn_at
     late = decide(facts, LIMITED, NOW + timedelta(seconds=1))
     assert (late.action, late.reason) == (Action.SETTLE, Reason.EXPIRED)
+
+
+def test_a_turn_beyond_the_end_of_the_key_is_not_waited_for() -> None:
+    """Then it is looked up, or a person is asked, and not when the turn comes after all."""
+    policy = replace(LIMITED, key_retention_seconds=3600.0, attempts_max=9)
+    lost = replace(Facts(), attempts=(attempt(1, Outcome.AMBIGUOUS),), turn_at=at(99_999))
+    found = decide(lost, policy, NOW)
+    assert (found.reason, found.action) == (Reason.TARGET_BUSY, Action.WAIT)
+    assert found.at is not None
+    assert found.at < at(3700)
+    before = decide(lost, policy, found.at - 2 * TICK)
+    assert (before.reason, before.at) == (Reason.TARGET_BUSY, found.at)
+    then = decide(lost, policy, found.at)
+    assert then.reason is Reason.KEY_EXPIRED
+    # Turned down for good by the target's own word, it has no key to lose.
+    cleared = replace(lost, attempts=(attempt(1, Outcome.RETRYABLE),))
+    assert decide(cleared, policy, NOW).at == at(99_999)
 
 
 def test_only_sending_waits_for_a_turn() -> None:

@@ -29,7 +29,7 @@ from effect_broker.store.roles import DatabaseRole
 from effect_broker.store.tenants import Tenants
 from effect_contracts.catalog import catalog_documents
 from effect_contracts.document import ContractDocument
-from hosting.scenes import Scene
+from hosting.scenes import LEASE_SECONDS, Scene
 
 # Limits for a machine that is busy with other tests, not waits.
 STARTED_SECONDS = 240.0
@@ -219,7 +219,10 @@ class LiveBroker:
         document = json.loads(catalog_documents()["demo-ledger-transactional"].canonical())
         document |= {"name": "proof-entry", "tool": "proof.entry", **QUICK}
         scene.broker.apply(ContractDocument.parse_yaml(json.dumps(document)))
-        offered = {s: scene.offer(f"drilled_{s}", s) for s in CLASSES[:-1]}
+        offered = {
+            s: scene.offer(f"drilled_{s}", s, attempt_deadline_seconds=LEASE_SECONDS)
+            for s in CLASSES[:-1]
+        }
         return {**offered, "transactional": "proof.entry"}
 
     def exported(self, path: Path) -> list[bytes]:

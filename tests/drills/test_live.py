@@ -14,6 +14,7 @@ import pytest
 from drills.live import CLASSES, FIRST, NEVER_TAKEOVER_SECONDS, SECOND, Live, LiveBroker
 from effect_broker.store import demo_ledger
 from effect_contracts.trace import verify_lines
+from hosting.scenes import LEASE_SECONDS
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -159,7 +160,7 @@ def test_an_effect_whose_drill_has_no_worker_is_taken_over_in_time(
 def test_a_drill_armed_over_http_for_a_key_is_run_by_id(
     live: Live, live_broker: LiveBroker
 ) -> None:
-    tool = live.scene.offer("by_key")
+    tool = live.scene.offer("by_key", attempt_deadline_seconds=LEASE_SECONDS)
     order = {
         "operation_key": f"{tool}:{FIRST}",
         "reason": "over http",

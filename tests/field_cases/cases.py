@@ -48,8 +48,11 @@ Document = dict[str, Any]
 
 # Longer than the others need, so that a busy machine does not turn waiting into failing.
 SETTLE_SECONDS = 90.0
-# For an attempt that ends by an answer or a closed connection, however busy the machine is.
+# Of an attempt that ends by an answer or a closed connection, however busy the machine is.
 PATIENT_SECONDS = 15.0
+# Of an attempt whose worker dies or is stopped, or whose target is silent: somebody has to wait for
+# that long. Not longer than a dead worker's heartbeat counts.
+LEASE_SECONDS = 1.5
 SETTLEMENT_BOUND_SECONDS = 1.0
 SEARCH_LAG_SECONDS = 0.2
 
@@ -59,12 +62,12 @@ class Case:
     """One test on a running broker: what it offers, and the receipts that it has seen.
 
     Attributes:
-        deadline_seconds: of an attempt, where an offer does not say; that of `tuned` without it.
+        deadline_seconds: of an attempt, where an offer does not say.
     """
 
     scene: Scene
     name: str
-    deadline_seconds: float | None = None
+    deadline_seconds: float = PATIENT_SECONDS
     offers: list[Offer] = field(default_factory=list)
     receipts: dict[str, tuple[str, bytes]] = field(default_factory=dict)
 
@@ -96,8 +99,7 @@ class Case:
         """
         kind = f"{self.name}_{len(self.offers) + 1}"
         target = target or self.broker.target
-        if self.deadline_seconds is not None:
-            members = {"attempt_deadline_seconds": self.deadline_seconds, **members}
+        members = {"attempt_deadline_seconds": self.deadline_seconds, **members}
         if safety == "reconcilable":
             settings = {"search_lag_seconds": SEARCH_LAG_SECONDS, **(settings or {})}
             members = {"settlement_bound_seconds": SETTLEMENT_BOUND_SECONDS, **members}
@@ -258,10 +260,8 @@ class Offer:
 
     def submit(self, order: str = "1", *, arguments: Mapping[str, Any] | None = None) -> str:
         """Submit a new effect; return its id."""
-        answer = self.post(order, arguments=arguments)
-        assert answer.status_code == 202, answer.text
-        effect_id: str = answer.json()["effect_id"]
-        return effect_id
+        given = charge(order) if arguments is None else arguments
+        return self.case.broker.submitted(self.key(order), self.tool, given)
 
     def replayed(self, effect_id: str, order: str = "1") -> None:
         """Submit the same again; it must be the same effect."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import pytest
 
 from effect_broker.proof.broker import ProofBroker
-from field_cases.cases import Case
+from field_cases.cases import PATIENT_SECONDS, Case
 from field_cases.commands import Operator
 from field_cases.desk import Desk
 from hosting.scenes import Scene
@@ -83,10 +83,10 @@ def own_scene(
 def case(scene: Scene, request: pytest.FixtureRequest) -> Iterator[Case]:
     """A case on the shared broker, with all of its workers.
 
-    A module whose attempts all end by themselves says `DEADLINE_SECONDS = PATIENT_SECONDS`.
+    A module most of whose attempts do not end by themselves says its own `DEADLINE_SECONDS`.
     """
     scene.ensure_workers(WORKERS)
-    deadline_seconds = getattr(request.module, "DEADLINE_SECONDS", None)
+    deadline_seconds = getattr(request.module, "DEADLINE_SECONDS", PATIENT_SECONDS)
     made = Case(scene, case_name(request), deadline_seconds)
     yield made
     made.close()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from field_cases.cases import PATIENT_SECONDS, SETTLEMENT_BOUND_SECONDS, Case
-
-DEADLINE_SECONDS = PATIENT_SECONDS
+from field_cases.cases import SETTLEMENT_BOUND_SECONDS, Case
 
 
 def test_fc_02_a_reset_after_the_commit_is_settled_by_the_look_up(case: Case) -> None:

@@ -12,9 +12,7 @@ from cli.commands import Cli, Ended
 from effect_broker.proof.contracts import charge
 from effect_broker.proof.http_proxy import HttpProxy
 from effect_broker.proof.target.process import TargetProcess
-from field_cases.cases import PATIENT_SECONDS, Case, Offer
-
-DEADLINE_SECONDS = PATIENT_SECONDS
+from field_cases.cases import Case, Offer
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from field_cases.cases import PATIENT_SECONDS, Case, Document, Offer
-
-DEADLINE_SECONDS = PATIENT_SECONDS
+from field_cases.cases import Case, Document, Offer
 
 EXISTS = 'status(409,{"error":"exists","resource_id":"x1"})'
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from field_cases.cases import PATIENT_SECONDS, Case
-
-DEADLINE_SECONDS = PATIENT_SECONDS
+from field_cases.cases import Case
 
 STATUSES = (504, 502, 500, 408, 499)
 CLOSED = "trunc(head)"  # what a client sees of a proxy that closes as nginx does for its 499

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from field_cases.cases import PATIENT_SECONDS, Case
-
-DEADLINE_SECONDS = PATIENT_SECONDS
+from field_cases.cases import Case
 
 CUTS = {
     "length": "truncated_body",

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from field_cases.cases import PATIENT_SECONDS, Case, Document
-
-DEADLINE_SECONDS = PATIENT_SECONDS
+from field_cases.cases import Case, Document
 
 EMPTY = ("empty(204)", "empty(200)")
 

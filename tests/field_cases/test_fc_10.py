@@ -25,12 +25,9 @@ from effect_broker.store.pool import make_pool
 from effect_broker.store.roles import DatabaseRole
 from effect_contracts.facts import EvidenceSource, Verdict
 from effect_contracts.trace.check import TraceReport, verify_lines
-from field_cases.cases import PATIENT_SECONDS, Case, Document, Offer
+from field_cases.cases import Case, Document, Offer
 from field_cases.desk import Desk
 from hosting.scenes import Scene
-
-DEADLINE_SECONDS = PATIENT_SECONDS
-
 
 REASONS = {
     "rejected": "rejected",

@@ -6,10 +6,10 @@ import pytest
 
 from field_cases.cases import PATIENT_SECONDS, Case
 
-DRIP = "commit;drip(1,0.4,20)"  # 8 s in all, never more than 0.4 s without a byte
+DRIP = "commit;drip(1,0.4,80)"  # 32 s in all, never more than 0.4 s without a byte
 CUT_SECONDS = 2.0
 # From the cut to the stored outcome, on a busy machine; far less than the drip would take.
-RECORDING_SECONDS = 3.0
+RECORDING_SECONDS = 20.0
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from effect_broker.proof.broker import wait_until
 from effect_broker.proof.target.process import TargetProcess
-from field_cases.cases import PATIENT_SECONDS, SETTLE_SECONDS, Case, Document, Offer
+from field_cases.cases import SETTLE_SECONDS, Case, Document, Offer
 from field_cases.odd_workers import paused
 from field_cases.own_hosts import (
     NOBODY,
@@ -21,8 +21,6 @@ from field_cases.own_hosts import (
     why_no_own_hosts,
 )
 from tools import could_not_run
-
-DEADLINE_SECONDS = PATIENT_SECONDS
 
 SAFETIES = ("idempotent", "reconcilable", "unsafe")
 NOWHERE = "https://no-such-host.invalid"  # RFC 2606: this name never resolves

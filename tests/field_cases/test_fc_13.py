@@ -6,10 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from field_cases.cases import PATIENT_SECONDS, Case, Document, Offer
+from field_cases.cases import Case, Document, Offer
 from field_cases.desk import Desk
-
-DEADLINE_SECONDS = PATIENT_SECONDS
 
 SAFETIES = ("idempotent", "reconcilable", "unsafe")
 SCHEDULE = {"initial_seconds": 0.2, "factor": 1.5, "cap_seconds": 0.4, "horizon_seconds": 60.0}

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from effect_broker.proof.target.process import TargetProcess
-from field_cases.cases import PATIENT_SECONDS, Case, Document
-
-DEADLINE_SECONDS = PATIENT_SECONDS
+from field_cases.cases import Case, Document
 
 CODES = (307, 308, 302)
 

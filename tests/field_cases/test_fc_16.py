@@ -10,9 +10,7 @@ import pytest
 
 from cli.commands import Cli
 from effect_broker.keyring import ENV_KEY_RING_FILE
-from field_cases.cases import PATIENT_SECONDS, Case, Document
-
-DEADLINE_SECONDS = PATIENT_SECONDS
+from field_cases.cases import Case, Document
 
 RECIPIENTS = ["a@example.com", "b@example.com", "c@example.com"]
 BATCH: dict[str, Any] = {"order": "1", "recipients": RECIPIENTS}

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from effect_broker.proof.contracts import charge
-from field_cases.cases import PATIENT_SECONDS, Case, Document
+from field_cases.cases import Case, Document
 from field_cases.desk import new_api_key
-
-DEADLINE_SECONDS = PATIENT_SECONDS
 
 HANG = "commit;hang(20)"
 # Long enough for an answer that comes, on a busy machine too.

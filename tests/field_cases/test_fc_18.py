@@ -10,10 +10,8 @@ import pytest
 
 from effect_broker.faultpoints import FaultPoint
 from effect_broker.proof.broker import KEY_ID
-from field_cases.cases import PATIENT_SECONDS, Case
+from field_cases.cases import Case
 from field_cases.conftest import WORKERS
-
-DEADLINE_SECONDS = PATIENT_SECONDS
 
 NEW_KEY_ID = "rotated"
 # No retry before the worker that has just died could be replaced.

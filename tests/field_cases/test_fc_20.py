@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from field_cases.cases import PATIENT_SECONDS, Case, Document
-
-DEADLINE_SECONDS = PATIENT_SECONDS
+from field_cases.cases import Case, Document
 
 CONFLICT = 'status(400,{"error":"idempotency_error"})'
 HANG = "commit;hang(20)"

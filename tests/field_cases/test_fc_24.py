@@ -13,7 +13,7 @@ from effect_broker.faultpoints import FaultAction, FaultPoint
 from effect_broker.proof.broker import wait_until
 from effect_broker.proof.contracts import charge
 from effect_broker.proof.target.modes import ModeName
-from field_cases.cases import SETTLE_SECONDS, Case, Offer
+from field_cases.cases import LEASE_SECONDS, SETTLE_SECONDS, Case, Offer
 from field_cases.commands import Operator
 from hosting.scenes import go_on
 
@@ -102,7 +102,9 @@ def test_fc_24_two_ids_under_one_key_freeze_the_contract_and_leave_the_receipt(
 ) -> None:
     case.scene.ensure_workers(3)
     slowly = {"backoff_initial_seconds": 4.0, "backoff_cap_seconds": 4.0}
-    offer = case.offer("idempotent", mode="ignore_key", retry=slowly)
+    offer = case.offer(
+        "idempotent", mode="ignore_key", retry=slowly, attempt_deadline_seconds=LEASE_SECONDS
+    )
     case.broker.arm(FaultPoint.BEFORE_OUTCOME_COMMIT, FaultAction.STOP)
     effect_id = offer.submit()
     pid = case.scene.stopped_at(FaultPoint.BEFORE_OUTCOME_COMMIT)

@@ -9,7 +9,7 @@ import pytest
 
 from effect_contracts.errors import ContractInvalid
 from field_cases.amendments import look_up_too
-from field_cases.cases import Case, Offer
+from field_cases.cases import LEASE_SECONDS, Case, Offer
 
 BOUND_SECONDS = 2.0
 LAG_SECONDS = 1.0
@@ -53,7 +53,7 @@ def test_fc_30_after_the_bound_absence_counts_and_it_is_sent_again_once(case: Ca
 
 
 def test_fc_30_the_bound_counts_from_the_latest_attempt(case: Case) -> None:
-    offer = offer_lagging(case, LAG_SECONDS, BOUND_SECONDS)
+    offer = offer_lagging(case, LAG_SECONDS, BOUND_SECONDS, attempt_deadline_seconds=LEASE_SECONDS)
     # The second is held until its deadline, long after the bound of the first: that one is over.
     offer.script("FIN", "commit;hang(3)", "ok")
     effect_id = offer.submit()

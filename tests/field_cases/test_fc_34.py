@@ -13,7 +13,7 @@ from effect_broker.proof.broker import url_for
 from effect_broker.proof.stack import ProcessNotReady
 from effect_broker.store.roles import DatabaseRole
 from field_cases.busy import judge_busy
-from field_cases.cases import Case, Offer
+from field_cases.cases import LEASE_SECONDS, Case, Offer
 from field_cases.commands import Operator
 from field_cases.odd_workers import paused
 from field_cases.raw import rows_of
@@ -60,7 +60,7 @@ def test_fc_34_a_process_that_starts_with_the_same_name_leaves_live_work_alone(c
 def test_fc_34_an_executor_that_is_gone_is_not_believed_to_have_failed(case: Case) -> None:
     """With an expired lease the answer of an unsafe target is unknown, and stays so."""
     case.scene.ensure_workers(2)
-    offer = case.offer("unsafe")
+    offer = case.offer("unsafe", attempt_deadline_seconds=LEASE_SECONDS)
     case.broker.arm(FaultPoint.AFTER_TARGET_ANSWER, FaultAction.STOP)
     effect_id = offer.submit()
     pid = case.scene.stopped_at(FaultPoint.AFTER_TARGET_ANSWER)
@@ -89,7 +89,7 @@ def test_fc_34_work_that_is_recovered_twice_is_sent_once(case: Case) -> None:
     others = [worker for worker in case.scene.workers if worker is not dying]
     for worker in others:
         worker.pause()
-    offers = [case.offer(safety) for safety in SAFETIES]
+    offers = [case.offer(safety, attempt_deadline_seconds=LEASE_SECONDS) for safety in SAFETIES]
     effect_ids = held_at_target(case, offers)
     dying.kill()
     reconcilers = [case.broker.stack.reconciler() for _ in range(2)]

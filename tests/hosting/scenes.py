@@ -30,6 +30,12 @@ MODES: dict[str, ModeName] = {
     "unsafe": "neither",
 }
 SETTLEMENT_BOUND_SECONDS = 1.0
+# Of an attempt, so that only what a test does to it makes it end without an answer, however long
+# the machine stands still.
+PATIENT_SECONDS = 20.0
+# Of an attempt whose worker dies or is stopped: its successor has to wait for that long, which is
+# no longer than a dead worker's heartbeat counts.
+LEASE_SECONDS = 2.5
 # Five workers at once on two busy cores.
 READY_SECONDS = 90.0
 
@@ -109,11 +115,15 @@ class Scene:
     # The target ----------------------------------------------------------------------------------
 
     def offer(self, kind: str, safety: str = "idempotent", **members: Any) -> str:
-        """Let the target serve `kind` and the broker a tool for it; return the tool."""
+        """Let the target serve `kind` and the broker a tool for it; return the tool.
+
+        An attempt has `PATIENT_SECONDS`, where `members` do not say otherwise.
+        """
         settings = {"search_lag_seconds": 0.2} if safety == "reconcilable" else {}
         self.broker.target.client.set_mode(kind, MODES[safety], **settings)
         if safety == "reconcilable":
             members = {"settlement_bound_seconds": SETTLEMENT_BOUND_SECONDS, **members}
+        members = {"attempt_deadline_seconds": PATIENT_SECONDS, **members}
         document = tuned(f"demo-charge-{safety}", self.broker.target.url, kind, **members)
         self.broker.apply(document)
         return document.tool
@@ -126,10 +136,7 @@ class Scene:
 
     def submit(self, tool: str, order: str) -> str:
         """Submit one charge; return the effect's id."""
-        answer = self.broker.submit(f"{tool}:{order}", tool, charge(order))
-        assert answer.status_code == 202, answer.text
-        effect_id: str = answer.json()["effect_id"]
-        return effect_id
+        return self.broker.submitted(f"{tool}:{order}", tool, charge(order))
 
     def submit_many(self, tool: str, count: int, prefix: str = "o") -> list[str]:
         """Submit `count` charges, one after the other."""

@@ -56,9 +56,11 @@ def test_a_killed_workers_delivery_comes_again_with_the_same_id_and_the_rest_in_
     came = [line["event"] for line in receiver.came()]
     told = scene.events(effect_id)
     assert came[0]["id"] == came[1]["id"]
-    assert [event["sequence"] for event in came[1:]] == [event["sequence"] for event in told]
+    # Others may come twice as well, where the machine stood still; none overtakes another.
+    first = list({event["id"]: event for event in came}.values())
+    assert [event["sequence"] for event in first] == [event["sequence"] for event in told]
     assert final[0]["event"]["state"] == "succeeded"
     page = broker.http.get("/v1/events", params={"limit": 500}).json()
     assert [e["id"] for e in page["events"] if e["effect_id"] == effect_id] == [
-        event["id"] for event in came[1:]
+        event["id"] for event in first
     ]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import httpx
 import pytest
 
 from cli.commands import Cli
+from effect_broker.faultpoints import FaultAction, FaultPoint
 from effect_broker.keyring import ENV_KEY_RING_FILE
 from effect_broker.proof.broker import wait_until
 from effect_broker.proof.contracts import charge, tuned
-from hosting.scenes import Scene
+from hosting.scenes import Scene, all_once, go_on
 
 CHECKOUT = Path(__file__).parents[2]
 READY = "counting target listening on "
@@ -27,7 +29,7 @@ BURST_MAX = 4
 TARGET_SECONDS = 0.05
 SETTLE_SECONDS = 60.0
 # What an effect takes beside it on a busy machine; the backlog alone takes a second and a half.
-PROMPT_SECONDS = 5.0
+PROMPT_SECONDS = 30.0
 
 
 class Counting:
@@ -127,3 +129,44 @@ def test_two_workers_drive_a_target_no_harder_than_its_contract_permits(
     assert command("events", "export", "--out", trace).code == 0
     verified = command("events", "verify", trace)
     assert verified.code == 0, verified.out
+
+
+def test_stopped_workers_hold_the_only_place_and_its_lock_for_a_while_and_no_longer(
+    scene: Scene,
+) -> None:
+    """One stands still with the place, one with the lock under which places are given."""
+    scene.ensure_workers(3)
+    tool = scene.offer("stopped", limits={"concurrency_max": 1}, attempt_deadline_seconds=2.0)
+    stopped = []
+    effects = []
+    for n, point in enumerate((FaultPoint.BEFORE_SOCKET_WRITE, FaultPoint.BEFORE_ATTEMPT_COMMIT)):
+        scene.broker.arm(point, FaultAction.STOP)
+        effects.append(scene.submit(tool, f"stops{n}"))
+        stopped.append(scene.stopped_at(point))
+        if not n:
+            place_until = scene.value(
+                "SELECT open_until FROM effect_broker.limited_attempts WHERE effect_id = %s",
+                effects[0],
+            )
+    effects += scene.submit_many(tool, 4)
+    settled = scene.settled(effects)
+    assert [one["state"] for one in settled] == ["succeeded"] * 6
+    attempts = scene.rows(
+        "SELECT a.effect_id::text, a.started_at, coalesce(a.recorded_at, %s) AS ended_at"
+        " FROM effect_broker.effect_attempts AS a JOIN effect_broker.effect_intents AS i"
+        " USING (effect_id) WHERE i.tool = %s ORDER BY a.started_at",
+        place_until,
+        tool,
+    )
+    assert [one["effect_id"] for one in attempts].count(effects[0]) == 2
+    assert len(attempts) == 7  # who was not granted the place has used up no attempt
+    for one, after in pairwise(attempts):
+        assert one["ended_at"] <= after["started_at"]
+
+    for pid in stopped:
+        go_on(pid)
+    wait_until(
+        lambda: scene.attempts(effects[0])[0]["outcome"] == "not_sent" or None, "its late word"
+    )
+    ledger = scene.ledger("stopped")
+    assert (ledger.arrivals, all_once(ledger, 6)) == (6, True)

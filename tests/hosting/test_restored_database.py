@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import psycopg
 import pytest
 
+from cli.commands import run_for_real
 from effect_broker.proof.broker import wait_until
 from effect_broker.proof.contracts import charge, tuned
 from hosting.scenes import Scene
@@ -43,14 +41,10 @@ def test_dispatch_halts_for_every_class_but_idempotent_until_the_interval_is_rec
     assert broker.target.client.ledger(kind="restored_u").arrivals == 0
     words = ["database", "resume", "--reason", "restored from the backup of noon"]
     moments = ["--lost-from", "2026-01-01T12:00:00+00:00", "--lost-to", "2026-01-01T12:05:00Z"]
-    said = subprocess.run(
-        [sys.executable, "-m", "effect_broker", *words, *moments],
-        env={"EFFECT_BROKER_MIGRATE_DATABASE_URL": broker.superuser_url},
-        capture_output=True,
-        text=True,
-        check=False,
+    said = run_for_real(
+        {"EFFECT_BROKER_MIGRATE_DATABASE_URL": broker.superuser_url}, *words, *moments
     )
-    assert said.returncode == 0, said.stderr
+    assert said.code == 0, said.err
     settled = wait_until(
         lambda: ((e := broker.effect(held["effect_id"]))["final"] and e) or None,
         "the effect settled",

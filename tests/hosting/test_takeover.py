@@ -10,7 +10,7 @@ import pytest
 
 from effect_broker.config import HEARTBEAT_TTL_SECONDS
 from effect_broker.faultpoints import FaultPoint
-from hosting.scenes import Scene
+from hosting.scenes import LEASE_SECONDS, Scene
 
 POINTS = (
     FaultPoint.AFTER_RESERVE,
@@ -34,7 +34,7 @@ class Killed:
 @pytest.fixture(scope="module")
 def killed(scene: Scene) -> dict[FaultPoint, Killed]:
     """One effect for each point; one worker is left for all of them."""
-    tool = scene.offer(KIND)
+    tool = scene.offer(KIND, attempt_deadline_seconds=LEASE_SECONDS)
     scene.start_workers(len(POINTS) + 1)
     begun = {}
     for point in POINTS:

@@ -104,4 +104,4 @@ async def test_a_run_that_is_cancelled_while_it_waits_takes_no_turn_with_it() ->
     await settle()
     assert waiting.cancelled()
     assert next_one.cancelled()
-    await asyncio.wait_for(run(), 5)
+    await asyncio.wait_for(run(), 30)

@@ -15,7 +15,7 @@ import pytest
 from effect_broker.faultpoints import FaultPoint
 from effect_broker.proof.broker import ProofBroker, wait_until
 from effect_broker.proof.stack import ManagedProcess
-from hosting.scenes import Scene
+from hosting.scenes import LEASE_SECONDS, Scene
 from observability.pages import Page
 from postgres import Database, RunningServer, clone, drop_database
 
@@ -54,7 +54,7 @@ def page_of(process: ManagedProcess) -> Page:
 
 
 def test_what_workers_do_is_counted_where_it_happens_and_sums_up(scene: Scene) -> None:
-    tool = scene.offer("counted")
+    tool = scene.offer("counted", attempt_deadline_seconds=LEASE_SECONDS)
     scene.broker.arm(FaultPoint.AFTER_TARGET_ANSWER)
     (lost,) = scene.start_workers(1)
     effect_id = scene.submit(tool, "o1")

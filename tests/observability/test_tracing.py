@@ -75,13 +75,17 @@ async def test_a_step_that_nobody_traces_reads_nothing_and_costs_microseconds() 
             raise AssertionError("nobody asked")
 
     spans = Spans(reads=Reads())
-    steps = 5000
-    began = time.perf_counter()
-    for _ in range(steps):
-        async with spans.step("dispatch", "t", "e") as ended:
-            ended({})
-    # Some six microseconds; the bound is for a machine that is busy with other things.
-    assert (time.perf_counter() - began) / steps < 0.0005
+    rounds, steps = 10, 500
+    took = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        for _ in range(steps):
+            async with spans.step("dispatch", "t", "e") as ended:
+                ended({})
+        took.append(time.perf_counter() - began)
+    # Some six microseconds; the bound is for a machine that is busy with other things, and stands
+    # still now and then.
+    assert min(took) / steps < 0.0005
     await asyncio.sleep(0)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 from effect_broker import AsyncBroker, AsyncPerformance, BrokerError
+from unhurried import unhurried_sessions
 
 Wanted = dict[str, Any]
 
@@ -100,4 +101,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with unhurried_sessions():
+        main()

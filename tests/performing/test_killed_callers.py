@@ -82,7 +82,9 @@ class Stories:
 
     def run(self, *jobs: dict[str, Any]) -> None:
         """Let the callers run, one after the other, until the last one has ended or stopped."""
-        subprocess.run([sys.executable, str(HERE / "caller.py"), json.dumps(jobs)], check=True)
+        environment = os.environ | {"PYTHONPATH": str(HERE.parent)}
+        command = [sys.executable, str(HERE / "caller.py"), json.dumps(jobs)]
+        subprocess.run(command, check=True, env=environment)
 
     def seen(self, kind: str, name: str) -> dict[str, Any]:
         """What a caller has written before it ended."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -120,6 +122,23 @@ async def test_transaction_1_decides_again_with_the_holds_of_now(world: World) -
     assert (await world.dispatch(seen.version, 1)).next is Next.RELOAD
     assert world.target.sent == []
     assert world.outcomes == []
+
+
+async def test_only_the_plan_that_the_store_commits_is_a_permission(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store may plan on what it remembers first, and then on what it finds."""
+    await world.submit()
+    remembered, change = world.snapshot, world.memory.change
+
+    async def planned_twice(tenant_id: UUID, effect_id: UUID, plan: Any, paced: Any = None) -> Any:
+        plan(remembered)
+        return await change(tenant_id, effect_id, plan, paced)
+
+    monkeypatch.setattr(world.memory, "change", planned_twice)
+    world.memory.holds.add(Hold.PAUSED)
+    assert (await world.dispatch(1, 1)).next is Next.RELOAD
+    assert (world.target.sent, world.outcomes) == ([], [])
 
 
 async def test_transaction_1_decides_again_on_the_database_clock(world: World) -> None:

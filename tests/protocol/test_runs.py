@@ -446,9 +446,9 @@ async def test_a_drain_cuts_rests_and_stops_dispatching() -> None:
     resting = asyncio.create_task(process.rest(3600))
     await asyncio.sleep(0)
     process.drain()
-    await asyncio.wait_for(resting, 2)
+    await asyncio.wait_for(resting, 20)
     assert not process.may_dispatch()
-    await asyncio.wait_for(process.rest(3600), 2)
+    await asyncio.wait_for(process.rest(3600), 20)
 
 
 async def test_a_drain_waits_for_sends_and_says_if_some_are_left() -> None:

@@ -11,8 +11,6 @@ import hashlib
 import hmac
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,6 +26,7 @@ import pytest
 from psycopg import sql
 from psycopg.rows import dict_row
 
+import warm_start
 from api.webhooks import SECTION
 from effect_broker.faultpoints import FaultPoint
 from effect_broker.proof.broker import ProofBroker, wait_until
@@ -296,12 +295,8 @@ def logs_of(scene: Scene) -> dict[str, str]:
 
 def said(scene: Scene, *arguments: str, **environment: str) -> str:
     """All that a command prints, with its errors."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "effect_broker", *arguments],
-        env={**scene.broker.stack.environment, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
+    ended = warm_start.run(
+        ["effect_broker", *arguments], {**scene.broker.stack.environment, **environment}
     )
     assert "Traceback" not in ended.stderr, ended.stderr
     return ended.stdout + ended.stderr

@@ -200,7 +200,7 @@ class StoreConformance:
 
         with pytest.raises(ValueError, match="a mistake"):
             await world.store.change(world.tenant_id, effect_id, plan)
-        await asyncio.wait_for(world.write(effect_id), 2)
+        await asyncio.wait_for(world.write(effect_id), 20)
 
     async def test_an_attempt_is_granted_with_state_version_and_target(self, world: World) -> None:
         effect_id = await world.submit()

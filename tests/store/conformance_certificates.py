@@ -102,8 +102,9 @@ class Certifying:
         return await self.world.load(effect_id)
 
 
-def demanding(**certificate: Any) -> ContractDocument:
+def demanding(*, limits: dict[str, Any] | None = None, **certificate: Any) -> ContractDocument:
     """A contract of a version of its own that demands a certificate."""
+    more = {} if limits is None else {"limits": limits}
     return contract(
         "idempotent",
         f"c-{uuid4().hex[:12]}",
@@ -112,6 +113,7 @@ def demanding(**certificate: Any) -> ContractDocument:
         oversight={"certificate": certificate},
         # The next attempt is due at once, so that only the certificate is in its way.
         retry={"backoff_initial_seconds": 0.000001},
+        **more,
     )
 
 

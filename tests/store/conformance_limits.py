@@ -82,6 +82,12 @@ class Limited:
         )
         await self.world.store.change(self.world.tenant_id, effect_id, plan)
 
+    async def cancelled(self, effect_id: UUID, *, other: bool = False) -> None:
+        """Withdraw an effect."""
+        tenant_id = self.other_tenant if other else self.world.tenant_id
+        plan = partial(wishes.cancel, receipt_id=uuid4(), actor="caller:test")
+        await self.world.store.change(tenant_id, effect_id, plan)
+
     async def turn_at(self, effect_id: UUID, *, other: bool = False) -> datetime:
         """The turn that an effect waits for."""
         tenant_id = self.other_tenant if other else self.world.tenant_id
@@ -100,7 +106,7 @@ class Limited:
 
 
 def limiting() -> list[ContractDocument]:
-    """Versions of one contract: two places; one place; one a second; a short deadline."""
+    """Versions of one contract: two places; one place; a short deadline; a low and a high rate."""
 
     def version(name: str, limits: dict[str, Any], **more: Any) -> ContractDocument:
         return contract(
@@ -119,6 +125,8 @@ def limiting() -> list[ContractDocument]:
         version("short", {"concurrency_max": 1}, attempt_deadline_seconds=0.2,
                 clock_margin_seconds=0.1),
         version("slow", {"per_second_max": 0.01, "burst_max": 2}),
+        version("fast", {"per_second_max": 500, "burst_max": 1}),
+        version("wide", {"concurrency_max": 2, "per_second_max": 2, "burst_max": 9}),
     ]  # fmt: skip
 
 
@@ -232,7 +240,95 @@ class LimitConformance:
         holder, waiter = await limited.submit("one", "holder"), await limited.submit("one", "waits")
         await limited.granted(holder)
         await limited.granted(waiter)
-        plan = partial(wishes.cancel, receipt_id=uuid4(), actor="caller:test")
-        await limited.world.store.change(limited.world.tenant_id, waiter, plan)
+        await limited.cancelled(waiter)
         cancelled = await limited.world.load(waiter)
         assert cancelled.intent.state is EffectState.CANCELLED
+
+    async def test_nobody_waits_behind_those_who_were_withdrawn(self, limited: Limited) -> None:
+        ids = [await limited.submit("slow", f"order-{n}") for n in range(8)]
+        granted = [await limited.granted(effect_id) for effect_id in ids]
+        assert granted == [GRANTED] * 2 + [BUSY] * 6
+        for effect_id in ids[3:]:
+            await limited.cancelled(effect_id)
+        late = await limited.submit("slow", "late")
+        assert await limited.granted(late) is BUSY
+        waits, last = await limited.turn_at(late), await limited.turn_at(ids[2])
+        assert waits <= last + timedelta(seconds=101)  # and not after the five who are gone
+
+    async def test_a_tenant_of_whom_nobody_waits_any_more_takes_no_turns_from_others(
+        self, limited: Limited
+    ) -> None:
+        ids = [await limited.submit("slow", f"order-{n}") for n in range(4)]
+        for effect_id in ids:
+            await limited.granted(effect_id)
+        single = await limited.submit("slow", "single", other=True)
+        assert await limited.granted(single, other=True) is BUSY
+        after_now = (await limited.world.load(ids[0])).now + timedelta(seconds=200)
+        assert await limited.turn_at(single, other=True) > after_now - SOON  # two tenants
+        await limited.cancelled(single, other=True)
+        for effect_id in ids[2:]:
+            await limited.cancelled(effect_id)
+        alone = await limited.submit("slow", "alone")
+        assert await limited.granted(alone) is BUSY
+        assert await limited.turn_at(alone) < after_now - SOON
+
+    async def test_a_backlog_under_a_low_limit_does_not_stop_a_version_with_a_higher_one(
+        self, limited: Limited
+    ) -> None:
+        for n in range(2):
+            assert await limited.granted(await limited.submit("slow", f"order-{n}")) is GRANTED
+        fast = await limited.submit("fast", "fast")
+        now = (await limited.world.load(fast)).now
+        if await limited.granted(fast) is BUSY:
+            turn = await limited.turn_at(fast)
+            assert turn < now + SOON
+            await limited.after(turn, fast)
+            assert await limited.granted(fast) is GRANTED
+
+    async def test_a_turn_in_vain_moves_the_next_action_and_writes_no_history(
+        self, limited: Limited
+    ) -> None:
+        """A place may be taken for minutes, and who waits for it comes every moment."""
+        holder, waiter = await limited.submit("one", "holder"), await limited.submit("one", "waits")
+        await limited.granted(holder)
+        assert await limited.granted(waiter) is BUSY
+        first = await limited.after(await limited.turn_at(waiter), waiter)
+        assert await limited.granted(waiter) is BUSY
+        second = await limited.world.load(waiter)
+        assert second.intent.version == first.intent.version
+        assert second.intent.next_action_at is not None
+        assert second.intent.next_action_at > first.now
+        assert (second.facts.turn_at, second.parked) == (second.intent.next_action_at, False)
+        await limited.answered(holder, Answer(Outcome.REJECTED, "no"))
+        await limited.after(second.intent.next_action_at, waiter)
+        assert await limited.granted(waiter) is GRANTED
+
+    async def test_a_grant_that_leaves_room_wakes_who_would_be_next(self, limited: Limited) -> None:
+        """The target hung when the turns were given, and is quick now."""
+        ids = [await limited.submit("wide", f"order-{n}") for n in range(12)]
+        granted = [await limited.granted(effect_id) for effect_id in ids]
+        assert granted == [GRANTED] * 2 + [BUSY] * 10
+        stranger = await limited.submit("wide", "stranger", other=True)
+        assert await limited.granted(stranger, other=True) is BUSY
+        for effect_id in ids[:2]:
+            await limited.answered(effect_id, Answer(Outcome.REJECTED, "no"))
+        await limited.after(await limited.turn_at(ids[2]), ids[2])
+        before = {effect_id: await limited.turn_at(effect_id) for effect_id in ids[3:]}
+        theirs = await limited.turn_at(stranger, other=True)
+        assert await limited.granted(ids[2]) is GRANTED
+        after = [await limited.world.load(effect_id) for effect_id in ids[3:]]
+        started_at = (await limited.world.load(ids[2])).attempts[0].fact.started_at
+        woken = [one for one in after if one.intent.next_action_at != before[one.intent.effect_id]]
+        far = [at for at in before.values() if at > started_at + timedelta(seconds=1)]
+        (first,) = woken  # one place is free
+        assert before[first.intent.effect_id] == min(far)
+        assert first.intent.next_action_at is not None
+        assert first.intent.next_action_at <= first.now
+        assert first.intent.reason == "target_busy"
+        assert await limited.turn_at(stranger, other=True) == theirs
+        assert await limited.granted(first.intent.effect_id) is GRANTED
+        assert [
+            await limited.turn_at(one.intent.effect_id) for one in after if one is not first
+        ] == [
+            before[one.intent.effect_id] for one in after if one is not first
+        ]  # it has taken the last place, and wakes nobody

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from uuid import UUID, uuid4
 
 import pytest
+from psycopg import Connection
+from psycopg.rows import TupleRow
 
+from effect_broker.protocol import changes
+from effect_broker.protocol.changes import Grant, GrantKind
 from effect_broker.store.api import PostgresApiStore
 from effect_broker.store.catalogue import Catalogue
 from effect_broker.store.pool import Pool
@@ -123,3 +129,45 @@ async def test_what_waits_for_a_certificate_is_listed_as_unresolved(
         page = await api_store.unresolved(tenant_id, filters, None, 10)
         (listed,) = [one for one in page.effects if one.intent.effect_id == effect_id]
         assert listed.reasons == ("awaiting_certificate",)
+
+
+async def test_one_that_is_revoked_while_a_limited_target_is_waited_for_counts_no_more(
+    certifying: Certifying, admin_pool: Pool, superuser: Connection[TupleRow]
+) -> None:
+    """Others may hold the target's lock for seconds, and then nothing is sent on its word."""
+    limited = demanding(limits={"concurrency_max": 5})
+    await Catalogue(admin_pool).apply(limited)
+    certifying.document = limited
+    first, second = [await certifying.submit(key) for key in ("order-1", "order-2")]
+    said = await certifying.certify(first)
+    assert (await _granted(certifying, first)).kind is GrantKind.GRANTED
+    with superuser.transaction():
+        superuser.execute("SELECT 1 FROM effect_broker.limited_targets FOR UPDATE")
+        grant = asyncio.create_task(_granted(certifying, second))
+        for _ in range(250):  # less than the time after which a lock is given up
+            if _is_waited_for(superuser):
+                break
+            await asyncio.sleep(0.005)
+        await certifying.revoke(said.certificate_id)
+    assert (await grant).kind is GrantKind.STALE
+    assert (await certifying.world.load(second)).attempts == ()
+
+
+async def _granted(certifying: Certifying, effect_id: UUID) -> Grant:
+    plan = partial(
+        changes.grant_attempt,
+        identity=TARGET,
+        expected_version=1,
+        ordinal=1,
+        attempt_id=uuid4(),
+        executor_id="executor-1",
+    )
+    world = certifying.world
+    return await world.store.change(world.tenant_id, effect_id, plan, lambda _: TARGET)
+
+
+def _is_waited_for(superuser: Connection[TupleRow]) -> bool:
+    waiters = superuser.execute(
+        "SELECT 1 FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
+    )
+    return waiters.fetchone() is not None

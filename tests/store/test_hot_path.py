@@ -24,13 +24,14 @@ from effect_broker.clock import SystemClock
 from effect_broker.protocol import changes
 from effect_broker.protocol.changes import Grant, GrantKind
 from effect_broker.protocol.conclusion import View
-from effect_broker.protocol.ports import Change, Sealed, Snapshot
+from effect_broker.protocol.ports import Change, Requeue, Sealed, Snapshot
 from effect_broker.store.api import PostgresApiStore
+from effect_broker.store.catalogue import Catalogue
 from effect_broker.store.granted import Grants
 from effect_broker.store.runs import PostgresWorkerStore
-from effect_contracts.facts import EffectState, Outcome
+from effect_contracts.facts import EffectState, Outcome, SafetyClass
 from effect_contracts.life import LifeEvent
-from store.samples import TARGET, advance, submission
+from store.samples import TARGET, advance, contract, submission
 
 ATTEMPT = {"identity": TARGET, "expected_version": 1, "ordinal": 1, "executor_id": "executor-1"}
 COMMITTED = Answer(
@@ -90,9 +91,10 @@ class Way:
     attempt_id: UUID = field(default_factory=uuid4)
     planned: int = 0
 
-    async def grant(self) -> Grant:
+    async def grant(self, **changed: Any) -> Grant:
         """Transaction 1."""
-        plan = partial(changes.grant_attempt, **ATTEMPT, attempt_id=self.attempt_id)  # type: ignore[arg-type]
+        asked: dict[str, Any] = {**ATTEMPT, "attempt_id": self.attempt_id, **changed}
+        plan = partial(changes.grant_attempt, **asked)
         return await self.store.change(self.tenant_id, self.effect_id, plan)
 
     async def record(self, answer: Answer = COMMITTED, store: Any = None) -> View:
@@ -208,6 +210,44 @@ async def test_the_short_way_writes_what_the_long_way_writes(
     await long.record(store=PostgresWorkerStore(worker_pool))
     assert (short.planned, long.planned) == (1, 1)
     assert _rows(superuser, short.effect_id) == _rows(superuser, long.effect_id)
+
+
+@pytest.mark.parametrize("safety", list(SafetyClass))
+async def test_what_a_grant_is_remembered_by_is_what_the_next_reader_sees(
+    worker_store: PostgresWorkerStore,
+    api_store: PostgresApiStore,
+    admin_pool: Any,
+    worker_pool: Any,
+    tenant_id: UUID,
+    safety: SafetyClass,
+) -> None:
+    """Of every class, of a first attempt and of one that follows on another."""
+    again = contract(safety, "hot-path", retry={"backoff_initial_seconds": 0.000001})
+    await Catalogue(admin_pool).apply(again)
+    effect = submission(tenant_id, safety=safety, contract_digest=again.digest())
+    made = await api_store.submit(replace(effect, contract_version=again.version))
+    way = Way(worker_store, tenant_id, made.intent.effect_id)
+    for ordinal in (1, 2):
+        version = (await worker_store.load(tenant_id, way.effect_id)).intent.version
+        way.attempt_id = uuid4()
+        assert (await way.grant(expected_version=version, ordinal=ordinal)).kind is (
+            GrantKind.GRANTED
+        )
+        left = worker_store._grants.take(tenant_id, way.effect_id)
+        seen = await worker_store.load(tenant_id, way.effect_id)
+        assert left is not None
+        assert left.now <= seen.now
+        # Neither the moment nor the request; urgency is made anew by whoever writes.
+        assert replace(left, now=seen.now, wire=seen.wire, urgency=seen.urgency) == seen
+        answer = Answer(Outcome.RETRYABLE, "busy", retry_after_seconds=0.0)
+        other = PostgresWorkerStore(worker_pool)
+        await way.record(answer, store=other)
+        await other.change(tenant_id, way.effect_id, next_generation)
+
+
+def next_generation(seen: Snapshot) -> Change[None]:
+    """A run was lost, and another one goes on."""
+    return Change(None, (Requeue(seen.intent.generation, seen.now),))
 
 
 async def test_a_success_is_planned_anew_if_anything_has_happened_since_the_grant(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID, uuid4
@@ -14,6 +15,7 @@ from psycopg.rows import TupleRow
 from effect_broker.reading import EffectFilter
 from effect_broker.store import api, runs
 from effect_broker.store import statements as sql
+from effect_broker.store.links import LINKS_OF
 from effect_contracts.facts import EffectState
 from postgres import RunningServer, clone, drop_database
 
@@ -157,3 +159,87 @@ def test_the_count_of_outstanding_effects_uses_its_index(filled: Connection[Tupl
         " WHERE i.tenant_id = %(tenant_id)s AND i.next_action_at IS NOT NULL LIMIT 500) AS c"
     )
     assert _scans(filled, "effect_broker_owner", query, {"tenant_id": TENANT}) == []
+
+
+BY_KEY = {
+    # What a foreign key asks for each row that refers to an effect; Postgres keeps this plan.
+    "foreign_key": "SELECT 1 FROM ONLY effect_broker.effect_intents x"
+    " WHERE tenant_id = $1 AND effect_id = $2 FOR KEY SHARE OF x",
+    "update": "UPDATE effect_broker.effect_intents SET reason = 'r'"
+    " WHERE tenant_id = $1 AND effect_id = $2",
+    "lock": "SELECT * FROM effect_broker.effect_intents"
+    " WHERE tenant_id = $1 AND effect_id = $2 AND version = $3 FOR NO KEY UPDATE",
+}
+BY_OTHER_KEYS = {
+    "one_intent_per_operation_key": "SELECT * FROM effect_broker.effect_intents"
+    " WHERE tenant_id = $1 AND operation_key = $2",
+    "effects_by_downstream_key": "SELECT * FROM effect_broker.effect_intents"
+    " WHERE tenant_id = $1 AND downstream_key = $2",
+    "effects_by_age": "SELECT * FROM effect_broker.effect_intents WHERE tenant_id = $1"
+    + api._NEWEST_FIRST.replace("%(limit)s", "$2"),
+}
+
+
+@pytest.fixture
+def empty(running_server: RunningServer, template_name: str) -> Iterator[Connection[TupleRow]]:
+    """A database as migrations leave it: no rows, and no statistics to tell indexes apart."""
+    database = clone(running_server, template_name)
+    with psycopg.connect(database.superuser_url, autocommit=True) as superuser:
+        yield superuser
+    drop_database(running_server, database.name)
+
+
+def _index_of(connection: Connection[TupleRow], query: str) -> str:
+    """The index by which a statement finds its rows whatever its parameters are."""
+    explained = b"EXPLAIN (GENERIC_PLAN, FORMAT JSON) " + query.encode()
+    row = connection.execute(explained).fetchone()
+    assert row is not None
+    node = row[0][0]["Plan"]
+    while "Index Name" not in node:
+        (node,) = node["Plans"]
+    return str(node["Index Name"])
+
+
+@pytest.mark.parametrize("name", BY_KEY)
+def test_an_effect_is_found_by_its_primary_key_before_there_are_statistics(
+    empty: Connection[TupleRow], name: str
+) -> None:
+    assert _index_of(empty, BY_KEY[name]) == "effect_intents_pkey"
+
+
+OF_A_FEW = {
+    **CHANGE,
+    "links": LINKS_OF,
+    "compensations": runs._ENDED_COMPENSATIONS,
+}
+
+
+@pytest.mark.parametrize("name", OF_A_FEW)
+def test_nobody_reads_a_whole_tenant_for_a_few_effects_before_there_are_statistics(
+    empty: Connection[TupleRow], name: str
+) -> None:
+    names: dict[str, str] = {}
+    query = re.sub(
+        r"%\((\w+)\)s", lambda m: names.setdefault(m[1], f"${len(names) + 1}"), OF_A_FEW[name]
+    )
+    row = empty.execute(b"EXPLAIN (GENERIC_PLAN, FORMAT JSON) " + query.encode()).fetchone()
+    assert row is not None
+    scans = [
+        node
+        for node in _nodes(row[0][0]["Plan"])
+        if node.get("Relation Name", "").startswith("effect_intents")
+    ]
+    assert all("effect_id" in node.get("Index Cond", "") for node in scans), scans
+
+
+def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for child in node.get("Plans", ()):
+        yield from _nodes(child)
+
+
+@pytest.mark.parametrize("index", BY_OTHER_KEYS)
+def test_other_lookups_have_their_own_index_before_there_are_statistics(
+    empty: Connection[TupleRow], index: str
+) -> None:
+    assert _index_of(empty, BY_OTHER_KEYS[index]) == index

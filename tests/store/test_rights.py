@@ -350,7 +350,9 @@ def test_the_api_sessions_have_their_limits_whoever_opens_them(session_of: Sessi
 
 async def test_a_pool_acts_as_its_role_whoever_logs_in(shared_database: Database) -> None:
     url = shared_database.superuser_url
-    async with make_pool(url, DatabaseRole.API, application_name="one-url") as pool:
+    async with make_pool(
+        url, DatabaseRole.API, application_name="one-url", ttl_seconds=2.0
+    ) as pool:
         async with pool.connection() as connection:
             row = await (
                 await connection.execute(
@@ -358,7 +360,7 @@ async def test_a_pool_acts_as_its_role_whoever_logs_in(shared_database: Database
                     " current_setting('statement_timeout') AS timeout"
                 )
             ).fetchone()
-            assert row == {"acts": "effect_broker_api", "sync": "on", "timeout": "2490ms"}
+            assert row == {"acts": "effect_broker_api", "sync": "on", "timeout": "1660ms"}
         with pytest.raises(StoreUnavailable, match="42501"):
             await Tenants(pool).keys()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -13,8 +14,9 @@ from urllib.parse import quote
 from psycopg.conninfo import conninfo_to_dict
 
 _CHUNK_BYTES = 65536
-# Time for the server to commit what it was sent, before its answer would arrive.
-_COMMIT_SECONDS = 0.2
+# How long the server may take to do what it was sent, whose answer is lost. Not a wait.
+_ANSWER_SECONDS = 60.0
+_READY_FOR_QUERY = re.compile(rb"Z\x00\x00\x00\x05[ITE]$")
 
 
 class Wire:
@@ -60,7 +62,8 @@ class Wire:
             up_reader, up_writer = await asyncio.open_connection(host, int(port))
         answers = asyncio.ensure_future(self._pass_answers(up_reader, writer))
         try:
-            await self._pass_requests(reader, up_writer, answers)
+            if await self._pass_requests(reader, up_writer, answers) and not self.swallow:
+                await _lose_answer(up_reader)
         finally:
             answers.cancel()
             for end in (writer, up_writer):
@@ -74,7 +77,8 @@ class Wire:
         reader: asyncio.StreamReader,
         upstream: asyncio.StreamWriter,
         answers: asyncio.Task[None],
-    ) -> None:
+    ) -> bool:
+        """Return whether the wire was cut."""
         with suppress(ConnectionError):
             while sent := await reader.read(_CHUNK_BYTES):
                 if self._server_spoke:
@@ -83,12 +87,13 @@ class Wire:
                 cut = self.cut_at is not None and self.cut_at in sent
                 if cut:
                     answers.cancel()
+                    await asyncio.wait([answers])
                 if not cut or not self.swallow:
                     upstream.write(sent)
                     await upstream.drain()
                 if cut:
-                    await asyncio.sleep(_COMMIT_SECONDS)
-                    return
+                    return True
+        return False
 
     async def _pass_answers(
         self, upstream: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -99,6 +104,17 @@ class Wire:
                 writer.write(answered)
                 await writer.drain()
             writer.close()
+
+
+async def _lose_answer(upstream: asyncio.StreamReader) -> None:
+    """Wait until the server has done what it was sent, and tell nobody."""
+    async with asyncio.timeout(_ANSWER_SECONDS):
+        answered = b""
+        while not _READY_FOR_QUERY.search(answered):
+            more = await upstream.read(_CHUNK_BYTES)
+            if not more:
+                return
+            answered = answered[-5:] + more
 
 
 @asynccontextmanager

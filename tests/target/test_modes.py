@@ -9,6 +9,9 @@ import pytest
 
 from effect_broker.proof.target.client import TargetClient
 
+# Who gives up soon waiting for an answer, and not while it connects or writes.
+BRIEF = httpx.Timeout(30.0, read=0.1)
+
 
 def charge(
     http: httpx.Client, key: str | None = "k1", *, amount: int = 500, reference: str | None = None
@@ -109,7 +112,9 @@ def test_a_lost_answer_is_not_in_flight(target: TargetClient, http: httpx.Client
     target.set_mode("charges", "dedupe", in_flight=True)
     target.script("commit;hang")
     with pytest.raises(httpx.ReadTimeout):
-        http.post("/charges", json={"amount": 500}, headers={"Idempotency-Key": "k1"}, timeout=0.1)
+        http.post(
+            "/charges", json={"amount": 500}, headers={"Idempotency-Key": "k1"}, timeout=BRIEF
+        )
     assert charge(http).status_code == 201
     target.release()
 

@@ -24,6 +24,9 @@ from effect_broker.proof.target.scripts import Scripts
 from effect_broker.proof.target.service import TargetService
 from effect_broker.proof.target.waits import Bulletin, Holds
 
+# Who gives up soon waiting for an answer, and not while it connects or writes.
+BRIEF = httpx.Timeout(30.0, read=0.1)
+
 
 def test_the_ledger_outlives_a_sigkill_between_commit_and_answer(tmp_path: Path) -> None:
     target = TargetProcess(tmp_path / "ledger.db")
@@ -54,7 +57,7 @@ def test_arrivals_are_on_disk_before_anything_is_done_about_them(tmp_path: Path)
     with TargetProcess(path) as target:
         target.client.script("hold")
         with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{target.url}/charges", json={"amount": 1}, timeout=0.1)
+            httpx.post(f"{target.url}/charges", json={"amount": 1}, timeout=BRIEF)
         target.client.wait_held(1)
         target.kill()
         with sqlite3.connect(path) as ledger:
@@ -79,7 +82,7 @@ def test_sigterm_ends_it_cleanly_with_requests_in_hand(tmp_path: Path) -> None:
         target.client.script("gate", "hang")
         for _ in range(2):
             with pytest.raises(httpx.ReadTimeout):
-                httpx.post(f"{target.url}/charges", json={}, timeout=0.1)
+                httpx.post(f"{target.url}/charges", json={}, timeout=BRIEF)
         target.client.wait_held(2)
         assert target.stop() == 0
     assert Path(f"{target.ledger_path}.log").read_bytes() == b""

@@ -12,6 +12,12 @@ import pytest
 
 from effect_broker.proof.target.client import TargetClient
 
+# Who gives up soon waiting for an answer, and not while it connects or writes.
+BRIEF = httpx.Timeout(30.0, read=0.1)
+
+
+# How often a test that is about time is begun anew, since the machine may stand still.
+STALLS_MAX = 5
 BODY = b'{"amount":500,"currency":"eur"}'
 REQUEST = (
     b"POST /charges HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n"
@@ -19,7 +25,9 @@ REQUEST = (
 )
 
 
-def post(http: httpx.Client, *, timeout: float = 10, key: str = "k1") -> httpx.Response:
+def post(
+    http: httpx.Client, *, timeout: float | httpx.Timeout = 10, key: str = "k1"
+) -> httpx.Response:
     headers = {"idempotency-key": key, "content-type": "application/json"}
     return http.post("/charges", content=BODY, headers=headers, timeout=timeout)
 
@@ -108,7 +116,7 @@ def test_a_hang_outlasts_the_client_and_ends_by_release(
 ) -> None:
     target.script("commit;hang(60)", "hang")
     with pytest.raises(httpx.ReadTimeout):
-        post(http, timeout=0.1)
+        post(http, timeout=BRIEF)
     wire.sendall(REQUEST)
     assert target.wait_held(2).effects == 1
     assert target.release("another") == 0
@@ -157,11 +165,13 @@ def test_a_gate_outlives_the_client_that_waits_at_it(
 def test_a_late_commit_comes_after_the_client_has_given_up(
     target: TargetClient, http: httpx.Client
 ) -> None:
-    target.script("delay(0.3);commit")
+    target.script("delay(0.6);commit")
     with pytest.raises(httpx.ReadTimeout):
-        post(http, timeout=0.1)
-    assert counts(target) == (1, 0)
-    assert target.wait_effects(1).effects == 1
+        post(http, timeout=BRIEF)
+    assert target.wait_effects(1).arrivals == 1
+    ledger = target.ledger()
+    (row,), (arrival,) = ledger.effect_rows, ledger.arrival_rows
+    assert row.committed_at - arrival.received_at >= 0.5
 
 
 def test_a_slow_answer_is_a_whole_answer(target: TargetClient, http: httpx.Client) -> None:
@@ -234,10 +244,17 @@ def test_a_cut_length_declares_fifty_bytes_and_sends_ten(
 def test_a_drip_stays_below_the_read_timeout_and_outlasts_it_in_sum(
     target: TargetClient, http: httpx.Client
 ) -> None:
-    target.script("commit;drip(1,0.05,12)")
-    begun = time.monotonic()
-    answer = post(http, timeout=0.4)
-    assert time.monotonic() - begun >= 0.6
+    read = 0.4
+    for _ in range(STALLS_MAX):
+        target.script("commit;drip(1,0.05,12)")
+        begun = time.monotonic()
+        try:
+            answer = post(http, timeout=httpx.Timeout(30.0, read=read))
+        except httpx.ReadTimeout:
+            target.reset()  # the machine stood still: once more
+            continue
+        break
+    assert time.monotonic() - begun >= 0.6 > read
     assert answer.json()["id"] == "ch_000001"
 
 

@@ -23,7 +23,7 @@ from effect_broker.store.pool import make_pool
 from effect_broker.store.roles import DatabaseRole
 from effect_contracts.catalog import catalog_documents
 from effect_contracts.document import ContractDocument
-from hosting.scenes import Scene, go_on
+from hosting.scenes import LEASE_SECONDS, Scene, go_on
 
 SETTLE_SECONDS = 120.0
 
@@ -62,7 +62,7 @@ def _killed(scene: Scene) -> None:
     }
     begun: list[str] = []
     for safety, points in places.items():
-        tool = scene.offer(f"killed_{safety}", safety)
+        tool = scene.offer(f"killed_{safety}", safety, attempt_deadline_seconds=LEASE_SECONDS)
         for point in points:
             begun.append(_dies(scene, point, partial(scene.submit, tool, point.value)))
     begun.append(_dies(scene, FaultPoint.AFTER_PROBE_ANSWER, partial(_probed, scene)))
@@ -89,7 +89,7 @@ def _probed(scene: Scene) -> str:
 
 def _zombie(scene: Scene) -> None:
     """An answer that comes after the end."""
-    tool = scene.offer("zombie")
+    tool = scene.offer("zombie", attempt_deadline_seconds=LEASE_SECONDS)
     scene.ensure_workers(3)
     scene.broker.arm(FaultPoint.AFTER_TARGET_ANSWER, FaultAction.STOP)
     effect_id = scene.submit(tool, "late")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -27,7 +28,7 @@ def use_up_the_rate(world: World, seconds: float) -> None:
     """Others of the contract have been sent, so that there is room after a while only."""
     intent, now = world.snapshot.intent, world.clock.now()
     paces = world.memory.paces
-    paces.of((intent.contract_name, TARGET), intent.tenant_id, {}, now)
+    paces.of((intent.contract_name, TARGET), intent.tenant_id, {}, now, Counter())
     room_at = now + timedelta(seconds=seconds)
     paces.keep(KeepPace(TARGET, Pace(granted_at=now, rate_at=room_at)), intent)
 
@@ -58,6 +59,32 @@ async def test_an_honest_account_tells_the_turn_and_is_clean() -> None:
     turns = {json.loads(event["metadata"])[TURN_MEMBER] for event in waits}
     assert len(turns) == 1
     assert min(turns) > waits[0]["at"]
+
+
+async def test_turns_in_vain_leave_an_account_in_order() -> None:
+    """They move the next action, far if the rate is low, and are no events."""
+    world = world_of("idempotent", limits={"per_second_max": 0.0005})
+    await world.submit()
+    use_up_the_rate(world, 2000.0)
+    await world.run()
+    events, first_at = world.snapshot.intent.version, world.snapshot.intent.next_action_at
+    world.let_pass(2001)
+    use_up_the_rate(world, 2000.0)
+    await world.requeue_due()
+    await world.run(world.snapshot.intent.generation)
+    intent = world.snapshot.intent
+    assert (world.state, intent.version) == (("prepared", "target_busy"), events)
+    assert first_at is not None
+    assert intent.next_action_at is not None
+    assert intent.next_action_at > first_at
+    trace = parsed(account(world))
+    assert verify_lines(account(world), whole=True).violations == ()
+
+    def never(effect: Line) -> None:
+        effect["intent"]["next_action_at"] = None
+
+    found = judged(trace, never, rechain=False).violations
+    assert Rule.NEXT_ACTION in {one.rule for one in found}
 
 
 def _without(told: dict[str, Any], _at: str) -> None:

@@ -13,8 +13,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 from effect_broker.api.bodies import STRICT, Concluded, EvidenceBody, read_model
 from effect_broker.api.callers import Caller, only_known_parameters, services_of
 from effect_broker.api.documentation import RESPONSES_BATCH, RESPONSES_BATCHES, documented
-from effect_broker.api.presentation import moment
-from effect_broker.api.unresolved import row_body
+from effect_broker.api.presentation import moment, unresolved_body
 from effect_broker.batches import (
     EFFECTS_MAX,
     NAMED_MAX,
@@ -205,7 +204,7 @@ def whole_body(
 ) -> dict[str, Any]:
     """Return a decision with its effects; `reopened_by` is what the decision does not name."""
     named = {effect.effect_id for effect in effects}
-    new = [row_body(row) for row in waiting if row.intent.effect_id not in named]
+    new = [unresolved_body(row) for row in waiting if row.intent.effect_id not in named]
     told = [
         {"effect_id": str(e.effect_id), "outcome": e.outcome.value, "code": e.code} for e in effects
     ]

@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 from uuid import UUID
 
-from fastapi import Request
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -25,7 +24,6 @@ from pydantic import (
     model_validator,
 )
 
-from effect_broker.api.problems import BODY_LEFT
 from effect_broker.intake import require_object
 from effect_broker.resolving import EVIDENCE_ITEMS_MAX, NOTE_BYTES_MAX, EvidenceItem, Statement
 from effect_contracts.canonical import BODY_BYTES_MAX, DEPTH_MAX, JsonValue, parse_strict
@@ -41,6 +39,12 @@ from effect_contracts.errors import (
 )
 from effect_contracts.facts import Conclusion
 from effect_contracts.keys import check_operation_key
+
+if TYPE_CHECKING:
+    from fastapi import Request
+
+# Set in the state of a request whose body is not read to its end.
+BODY_LEFT: Final = "body_left"
 
 # The envelope is a level of its own: the arguments have all of theirs, as through the SDK.
 ENVELOPE_DEPTH_MAX: Final = DEPTH_MAX + 1

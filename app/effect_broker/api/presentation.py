@@ -6,7 +6,9 @@ from datetime import datetime
 from typing import Any
 
 from effect_broker.protocol.ports import AttemptRow, Intent
+from effect_broker.protocol.resolution import Permitted
 from effect_broker.reading import EffectDetail
+from effect_broker.unresolved import LastEvidence, NextStep, UnresolvedEffect, UnresolvedPage
 from effect_contracts.facts import EffectState, SafetyClass
 from effect_contracts.life import is_final
 
@@ -123,3 +125,65 @@ def committed_body(intent: Intent) -> dict[str, Any]:
     # An open effect without a next action is one that waits for a person, and no other.
     waits = intent.next_action_at is None and not is_final(intent.state)
     return body | {"waits_for_person": waits}
+
+
+# What waits -----------------------------------------------------------------------------------
+
+
+def unresolved_page_body(page: UnresolvedPage) -> dict[str, Any]:
+    """Return a page, for the API and the command line."""
+    return {"unresolved": [unresolved_body(row) for row in page.effects], "cursor": page.cursor}
+
+
+def unresolved_body(row: UnresolvedEffect) -> dict[str, Any]:
+    """Return one unresolved effect."""
+    intent = row.intent
+    path = f"/v1/effects/{intent.effect_id}"
+    left = row.key_expires_in_seconds
+    return {
+        "effect_id": str(intent.effect_id),
+        "operation_key": intent.operation_key,
+        "tenant": row.tenant,
+        "tool": intent.tool,
+        "contract": {"name": intent.contract_name, "version": intent.contract_version},
+        "safety": intent.safety.value,
+        "state": intent.state.value,
+        "reason": row.reasons[0],
+        "reasons": list(row.reasons),
+        "waits_for_person": row.parked,
+        "alert": row.alert.value if row.alert else None,
+        "created_at": moment(intent.created_at),
+        "age_seconds": round(row.age_seconds, 3),
+        "key_expires_at": moment(row.key_expires_at),
+        "key_expires_in_minutes": None if left is None else round(left / 60, 1),
+        "last_evidence": _evidence_body(row.last_evidence),
+        "next_action": _step_body(row.next_step),
+        "permitted_resolutions": [_permitted_body(one, row) for one in row.permitted],
+        "version": intent.version,
+        "now": moment(row.now),
+        "links": {"self": path, "resolve": f"{path}/resolve"},
+    }
+
+
+def _evidence_body(evidence: LastEvidence | None) -> dict[str, Any] | None:
+    if evidence is None:
+        return None
+    return {
+        "source": evidence.source,
+        "says": evidence.says,
+        "code": evidence.code,
+        "at": moment(evidence.at),
+    }
+
+
+def _step_body(step: NextStep | None) -> dict[str, Any] | None:
+    return None if step is None else {"step": step.step.value, "at": moment(step.at)}
+
+
+def _permitted_body(permitted: Permitted, row: UnresolvedEffect) -> dict[str, Any]:
+    after = permitted.observed_after
+    return {
+        "conclusion": permitted.conclusion.value,
+        "observed_after": moment(after),
+        "possible_now": after is None or after < row.now,
+    }

@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from effect_broker.api.bodies import BODY_LEFT
 from effect_broker.keyring import KeyRingProblem
 from effect_broker.log_events import event
 from effect_broker.protocol.ports import EffectMissing, StoreError, VaultError
@@ -36,9 +37,6 @@ from effect_contracts.errors import (
 _log = logging.getLogger(__name__)
 
 MEDIA_TYPE: Final = "application/problem+json"
-
-# Set in the state of a request whose body is not read to its end.
-BODY_LEFT: Final = "body_left"
 
 # Longer paths are the caller's own invention; the answer need not carry them back.
 _INSTANCE_CHARS_MAX: Final = 512

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from effect_broker.api.callers import TEXT_PATTERN, Caller, only_known_parameters, services_of
 from effect_broker.api.documentation import RESPONSES_UNRESOLVED
-from effect_broker.api.presentation import moment
-from effect_broker.protocol.resolution import Permitted
+from effect_broker.api.presentation import unresolved_page_body
 from effect_broker.reading import PAGE_LIMIT_DEFAULT, PAGE_LIMIT_MAX, CursorInvalid
 from effect_broker.unresolved import (
     REASONS,
-    LastEvidence,
-    NextStep,
-    UnresolvedEffect,
     UnresolvedFilter,
-    UnresolvedPage,
 )
 from effect_contracts.errors import RequestMalformed
 from effect_contracts.facts import EffectState
@@ -64,63 +59,4 @@ async def list_unresolved(
         page = await reads.unresolved(tenant.tenant_id, filters, cursor, limit)
     except CursorInvalid:
         raise RequestMalformed(parameter="cursor") from None
-    return JSONResponse(page_body(page))
-
-
-def page_body(page: UnresolvedPage) -> dict[str, Any]:
-    """Return a page, for the API and the command line."""
-    return {"unresolved": [row_body(row) for row in page.effects], "cursor": page.cursor}
-
-
-def row_body(row: UnresolvedEffect) -> dict[str, Any]:
-    """Return one unresolved effect."""
-    intent = row.intent
-    path = f"/v1/effects/{intent.effect_id}"
-    left = row.key_expires_in_seconds
-    return {
-        "effect_id": str(intent.effect_id),
-        "operation_key": intent.operation_key,
-        "tenant": row.tenant,
-        "tool": intent.tool,
-        "contract": {"name": intent.contract_name, "version": intent.contract_version},
-        "safety": intent.safety.value,
-        "state": intent.state.value,
-        "reason": row.reasons[0],
-        "reasons": list(row.reasons),
-        "waits_for_person": row.parked,
-        "alert": row.alert.value if row.alert else None,
-        "created_at": moment(intent.created_at),
-        "age_seconds": round(row.age_seconds, 3),
-        "key_expires_at": moment(row.key_expires_at),
-        "key_expires_in_minutes": None if left is None else round(left / 60, 1),
-        "last_evidence": _evidence_body(row.last_evidence),
-        "next_action": _step_body(row.next_step),
-        "permitted_resolutions": [_permitted_body(one, row) for one in row.permitted],
-        "version": intent.version,
-        "now": moment(row.now),
-        "links": {"self": path, "resolve": f"{path}/resolve"},
-    }
-
-
-def _evidence_body(evidence: LastEvidence | None) -> dict[str, Any] | None:
-    if evidence is None:
-        return None
-    return {
-        "source": evidence.source,
-        "says": evidence.says,
-        "code": evidence.code,
-        "at": moment(evidence.at),
-    }
-
-
-def _step_body(step: NextStep | None) -> dict[str, Any] | None:
-    return None if step is None else {"step": step.step.value, "at": moment(step.at)}
-
-
-def _permitted_body(permitted: Permitted, row: UnresolvedEffect) -> dict[str, Any]:
-    after = permitted.observed_after
-    return {
-        "conclusion": permitted.conclusion.value,
-        "observed_after": moment(after),
-        "possible_now": after is None or after < row.now,
-    }
+    return JSONResponse(unresolved_page_body(page))

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from effect_broker.assembly import home_directory
 from effect_broker.config import ConfigurationProblem, Role, Settings, load_settings
-from effect_broker.postgres.choice import ServerSource, resolve_server
+from effect_broker.postgres.choice import ServerSource, home_directory, resolve_server
 from effect_broker.postgres.container import ContainerPostgresError
 from effect_broker.postgres.embedded import EmbeddedPostgresError
 from effect_broker.store.pool import Pool, make_pool

@@ -16,7 +16,6 @@ from effect_adapters.base import RenderError
 from effect_adapters.extras import ExtraMissing, require_extra
 from effect_adapters.registry import adapters
 from effect_broker import certification, conformance
-from effect_broker.assembly import key_ring
 from effect_broker.certification import Plan, Terms, TrialRecord
 from effect_broker.cli.access import Logins, logins, opened, plain, run
 from effect_broker.cli.conformance import CounterSilent, arguments_of, counter_of
@@ -31,7 +30,7 @@ from effect_broker.cli.output import (
 )
 from effect_broker.clock import SystemClock, new_id
 from effect_broker.conformance import CouldNotRun, Trial
-from effect_broker.keyring import RingSigner, ring_signer
+from effect_broker.keyring import RingSigner, key_ring, ring_signer
 from effect_broker.protocol.ports import StoreError
 from effect_broker.secretrefs import SecretReferences
 from effect_broker.store.certificates import Certificates

@@ -32,6 +32,8 @@ OVERDUE_SECONDS: Final = 60.0
 # Session settings must let a successor in before a heartbeat's TTL is over; a second of slack for
 # deployments that have set a longer TTL is no harm.
 TIMEOUT_SECONDS_MAX: Final = 60.0
+# Who waits for so long at a limited target is no peak that passes.
+BUSY_SECONDS: Final = 3600.0
 # For `doctor`, `migrate` and a person with psql, at the moment when they are needed.
 CONNECTIONS_SPARE: Final = 5
 # Long enough to hand a new key to every caller.
@@ -349,6 +351,25 @@ def _executor_findings(facts: FleetFacts) -> Findings:
         yield ok("dead_executors", "no run is held by a dead executor")
 
 
+def _busy_findings(facts: FleetFacts) -> Findings:
+    """Whether the limits of contracts keep effects waiting, and for how long the last of them."""
+    listed = ", ".join(
+        f"{counted(one.effects, 'effect')} of {one.contract_name} (the last "
+        f"{'now' if one.last_turn_seconds < 1 else f'in {span(one.last_turn_seconds)}'})"
+        for one in facts.busy
+    )
+    if not listed:
+        yield ok("limits", "no effect waits for a turn at a limited target")
+    elif facts.busy[0].last_turn_seconds < BUSY_SECONDS:
+        yield ok("limits", f"they wait for their turns at limited targets: {listed}")
+    else:
+        yield warn(
+            "limits", f"more is submitted than contracts permit at their targets: {listed}",
+            "submit less, or apply a version with higher limits for what comes; nobody has to act "
+            "on what waits",
+        )  # fmt: skip
+
+
 def _effect_findings(facts: FleetFacts) -> Findings:
     if facts.overdue:
         yield fail(
@@ -368,6 +389,7 @@ def _effect_findings(facts: FleetFacts) -> Findings:
         )  # fmt: skip
     else:
         yield ok("parked", "no effect waits for a person")
+    yield from _busy_findings(facts)
     if facts.alerts:
         listed = ", ".join(f"{alert} {number}" for alert, number in facts.alerts.items())
         yield fail(

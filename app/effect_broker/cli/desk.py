@@ -16,11 +16,16 @@ from uuid import UUID
 
 import typer
 
-from effect_broker.assembly import key_ring
 from effect_broker.cli.access import Logins, opened, plain
 from effect_broker.cli.output import complain
 from effect_broker.config import Settings
-from effect_broker.keyring import KeyRingProblem, RingSigner, ring_public_keys, ring_signer
+from effect_broker.keyring import (
+    KeyRingProblem,
+    RingSigner,
+    key_ring,
+    ring_public_keys,
+    ring_signer,
+)
 from effect_broker.protocol.ports import EffectMissing
 from effect_broker.store.api import PostgresApiStore
 from effect_broker.store.roles import DatabaseRole

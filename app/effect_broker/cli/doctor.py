@@ -16,7 +16,6 @@ import typer
 
 from effect_adapters.base import SecretUnavailable
 from effect_adapters.registry import adapters
-from effect_broker.assembly import key_ring
 from effect_broker.cli import checks
 from effect_broker.cli.access import Login, Logins, logins, opened, variable_name
 from effect_broker.cli.certificate_checks import (
@@ -31,7 +30,7 @@ from effect_broker.cli.key_scope import key_scope_findings
 from effect_broker.cli.output import AsJson, print_json, print_table
 from effect_broker.cli.subscription_checks import STANDINGS_MAX, subscription_findings
 from effect_broker.config import ConfigurationProblem, Role, Settings, load_settings
-from effect_broker.keyring import KeyRingProblem
+from effect_broker.keyring import KeyRingProblem, key_ring
 from effect_broker.postgres.choice import PostgresNotFound
 from effect_broker.protocol.ports import StoreError
 from effect_broker.secretrefs import SecretReferences

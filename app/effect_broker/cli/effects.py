@@ -16,7 +16,6 @@ from uuid import UUID
 import typer
 
 from effect_broker.api.presentation import effect_body, intent_body
-from effect_broker.assembly import key_ring
 from effect_broker.cli import approve, effect_page, fork, history_page, resolve, unresolved, wishes
 from effect_broker.cli.access import Logins, logins, opened, plain, run
 from effect_broker.cli.desk import (
@@ -33,7 +32,7 @@ from effect_broker.cli.effect_wait import Ending, follow
 from effect_broker.cli.output import AsJson, complain, print_json, print_table
 from effect_broker.faultpoints import FaultPoints
 from effect_broker.intake import EffectRequest, Intake, Tenant, require_object
-from effect_broker.keyring import AesVault, KeyRingProblem
+from effect_broker.keyring import AesVault, KeyRingProblem, key_ring
 from effect_broker.protocol.ports import VaultError
 from effect_broker.protocol.submission import Submitted
 from effect_broker.reading import (

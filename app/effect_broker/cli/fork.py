@@ -16,7 +16,6 @@ from uuid import UUID
 import typer
 
 from effect_broker.api.presentation import intent_body
-from effect_broker.assembly import key_ring
 from effect_broker.cli.access import Logins, logins, opened, plain, run
 from effect_broker.cli.desk import (
     Desk,
@@ -30,7 +29,7 @@ from effect_broker.cli.desk import (
 from effect_broker.cli.output import AsJson, complain, print_json, print_table
 from effect_broker.faultpoints import FaultPoints
 from effect_broker.intake import EffectRequest, Intake, Tenant, require_object
-from effect_broker.keyring import AesVault
+from effect_broker.keyring import AesVault, key_ring
 from effect_broker.protocol.ports import Intent
 from effect_broker.protocol.submission import Submitted
 from effect_broker.secretrefs import SecretReferences

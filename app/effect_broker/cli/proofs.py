@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,9 +38,14 @@ _app = typer.Typer(help="Proofs with real processes and real SIGKILLs.", no_args
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
+    app.add_typer(_whole(), name="demo")
+
+
+@cache  # two roots share one
+def _whole() -> typer.Typer:
     simulation.register(_app)
     agent.register(_app, _broker)
-    app.add_typer(_app, name="demo")
+    return _app
 
 
 @_app.command("main")

@@ -12,11 +12,10 @@ from typing import Annotated, Final
 
 import typer
 
-from effect_broker.assembly import key_ring
 from effect_broker.cli.access import Logins, logins, opened, plain, run
 from effect_broker.cli.desk import EffectArgument, KeyOption, TenantOption, desk, known_effect
 from effect_broker.cli.output import AsJson, complain, print_json, print_table
-from effect_broker.keyring import RingSigner, ring_signer
+from effect_broker.keyring import RingSigner, key_ring, ring_signer
 from effect_broker.reading import ReceiptRecord
 from effect_broker.receipts import receipt_document
 from effect_broker.store.roles import DatabaseRole

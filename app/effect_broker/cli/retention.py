@@ -6,12 +6,11 @@ from typing import Annotated, Final
 
 import typer
 
-from effect_broker.assembly import key_ring
 from effect_broker.cli.access import Logins, logins, opened, run
 from effect_broker.cli.durations import seconds_of
 from effect_broker.cli.output import AsJson, complain, print_json
 from effect_broker.clock import SystemClock
-from effect_broker.keyring import AesVault
+from effect_broker.keyring import AesVault, key_ring
 from effect_broker.protocol.ports import StoreError
 from effect_broker.store.retention import BEFORE_ALL, Place, Retention, Stage
 from effect_broker.store.roles import DatabaseRole
@@ -23,9 +22,13 @@ _STAGES: Final = {Stage.ENGINE: "finished runs", Stage.PAYLOADS: "payloads", Sta
 AfterHelp = "Settled at least this long ago: 90s, 15m, 2h, 1d, or never."
 
 
-def register(app: typer.Typer, keys_app: typer.Typer) -> None:
-    """Add both commands."""
+def register(app: typer.Typer) -> None:
+    """Add `prune` to the root."""
     app.command("prune")(prune)
+
+
+def register_rotation(keys_app: typer.Typer) -> None:
+    """Add `rotate` to the commands of keys."""
     keys_app.command("rotate")(rotate)
 
 

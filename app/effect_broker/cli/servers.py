@@ -20,6 +20,7 @@ import typer
 from effect_broker import assembly, logs
 from effect_broker.cli.output import AsJson, complain, print_json
 from effect_broker.config import Role, Settings, load_settings
+from effect_broker.postgres.choice import home_directory
 
 if TYPE_CHECKING:
     import uvicorn
@@ -118,7 +119,7 @@ def target(
     from effect_broker.proof.target.__main__ import main
 
     _settings()
-    place = ledger or assembly.home_directory() / "target.sqlite"
+    place = ledger or home_directory() / "target.sqlite"
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
     except OSError as problem:

@@ -10,12 +10,12 @@ from uuid import UUID
 
 import typer
 
-from effect_broker.assembly import key_ring, subscribing
+from effect_broker.assembly import subscribing
 from effect_broker.cli.access import Logins, logins, opened, plain, run
 from effect_broker.cli.desk import TenantOption, desk, operator
 from effect_broker.cli.durations import seconds_of
 from effect_broker.cli.output import AsJson, complain, print_json, print_table
-from effect_broker.keyring import AesVault
+from effect_broker.keyring import AesVault, key_ring
 from effect_broker.reading import PAGE_LIMIT_DEFAULT, PAGE_LIMIT_MAX, CursorInvalid
 from effect_broker.store.roles import DatabaseRole
 from effect_broker.subscriptions import (

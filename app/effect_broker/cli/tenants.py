@@ -15,14 +15,13 @@ from uuid import UUID
 
 import typer
 
-from effect_broker.assembly import key_ring
 from effect_broker.cli.access import Logins, logins, opened, plain, run
 from effect_broker.cli.durations import seconds_of
 from effect_broker.cli.output import AsJson, complain, print_json, print_table
 from effect_broker.clock import new_id
 from effect_broker.config import load_settings
 from effect_broker.intake import Scope
-from effect_broker.keyring import caller_ring, new_key_ring, ring_public_keys
+from effect_broker.keyring import caller_ring, key_ring, new_key_ring, ring_public_keys
 from effect_broker.store.pool import Pool
 from effect_broker.store.roles import DatabaseRole
 from effect_broker.store.tenants import (

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from effect_broker.api.unresolved import page_body
+from effect_broker.api.presentation import unresolved_page_body
 from effect_broker.cli.access import Logins, logins, opened, plain, run
 from effect_broker.cli.desk import TenantOption, desk, text, trusted
 from effect_broker.cli.durations import seconds_of, span
@@ -137,7 +137,7 @@ def _urgency(effect: UnresolvedEffect) -> tuple[datetime, datetime, str]:
 def body(listing: _Listing) -> dict[str, Any]:
     """Return the listing as the API does, with the words for each reason."""
     said = {name: _words(name) for name in _reasons(listing.page)}
-    return page_body(listing.page) | {
+    return unresolved_page_body(listing.page) | {
         "more": listing.more,
         "words": {
             name: {"meaning": words.meaning, "remedy": words.remedy} for name, words in said.items()

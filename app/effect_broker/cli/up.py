@@ -35,7 +35,15 @@ from effect_broker.cli.kept import Kept
 from effect_broker.cli.output import AsJson, complain, print_json
 from effect_broker.clock import new_id
 from effect_broker.config import Role, Settings, load_settings
-from effect_broker.keyring import ENV_KEY_RING, ENV_KEY_RING_FILE, KeyRing, new_key_ring
+from effect_broker.keyring import (
+    ENV_KEY_RING,
+    ENV_KEY_RING_FILE,
+    KEY_RING_NAME,
+    KeyRing,
+    key_ring,
+    new_key_ring,
+)
+from effect_broker.postgres.choice import home_directory
 from effect_broker.postgres.locks import FileLock
 from effect_broker.proof.stack import ProcessNotReady, Stack
 from effect_broker.store.catalogue import Catalogue
@@ -123,7 +131,7 @@ def up(
 
 
 def _run(settings: Settings, port: int, target_port: int, workers: int, as_json: bool) -> None:
-    home = assembly.home_directory()
+    home = home_directory()
     with ExitStack() as stack:
         lock = FileLock(home / _LOCK_NAME)
         locked = home.is_dir() and _lock(stack, lock)
@@ -137,7 +145,7 @@ def _run(settings: Settings, port: int, target_port: int, workers: int, as_json:
             _lock(stack, lock)
         _migrate(settings, login)
         _ensure_key_ring(home)
-        ring = assembly.key_ring(settings)
+        ring = key_ring(settings)
         origin = f"http://{_HOST}:{target_port}"
         documents = tuple(_local(name, origin) for name in _KINDS)
         known_key = _read_api_key(home)
@@ -224,7 +232,7 @@ def _migrate(settings: Settings, login: assembly.DatabaseLogin) -> None:
 
 def _ensure_key_ring(home: Path) -> None:
     """Make a development ring, unless there is a ring; nobody else may read it."""
-    path = home / assembly.KEY_RING_NAME
+    path = home / KEY_RING_NAME
     if os.environ.get(ENV_KEY_RING) or os.environ.get(ENV_KEY_RING_FILE) or path.exists():
         return
     _write_secret(path, new_key_ring(f"dev-{new_id().hex[:8]}", development=True))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from effect_broker import assembly
 from effect_broker.config import ConfigurationProblem, Settings, load_settings
-from effect_broker.keyring import KeyRing, KeyRingProblem, parse_key_ring
+from effect_broker.keyring import KeyRing, KeyRingProblem, key_ring, parse_key_ring
 from effect_broker.sdk.errors import NotConfigured
 
 _GIVEN = "the key ring of this client"
@@ -41,7 +40,7 @@ def ring_for(settings: Settings, given: str | os.PathLike[str] | None) -> KeyRin
     """
     try:
         if given is None:
-            return assembly.key_ring(settings)
+            return key_ring(settings)
         text = given if isinstance(given, str) and given.lstrip().startswith("{") else None
         if text is None:
             text = Path(given).read_text(encoding="utf-8")

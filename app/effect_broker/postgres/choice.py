@@ -7,6 +7,7 @@ that when nothing is left, the error names all four with the reason each failed 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,11 @@ def state_directory(environment: Mapping[str, str], current: Path) -> Path:
         if (directory / HOME_NAME).is_dir() or any((directory / m).exists() for m in PROJECT_MARKS):
             return directory / HOME_NAME
     return here / HOME_NAME
+
+
+def home_directory() -> Path:
+    """Return the state directory of this process: embedded database, development key ring."""
+    return state_directory(os.environ, Path.cwd())
 
 
 def resolve_server(

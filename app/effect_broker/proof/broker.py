@@ -36,6 +36,9 @@ SETTLE_SECONDS = 60.0
 # A limit for a machine that starts a dozen processes at once, not a wait.
 API_READY_SECONDS = 300.0
 _POLL_SECONDS = 0.05
+# What a caller does with 503: a database that is away, or a machine that stood still for a moment.
+_BUSY_TRIES = 40
+_BUSY_SECONDS = 0.5
 
 
 class NotInTime(Exception):
@@ -64,6 +67,28 @@ def wait_until(
             return value
         pause.wait(_POLL_SECONDS)
     raise NotInTime(f"{what}: not within {timeout_seconds} s")
+
+
+def _patiently(ask: Callable[[], httpx.Response]) -> httpx.Response:
+    """Ask again while there is no answer or a 503, as every caller does; return the last answer.
+
+    A connection that was kept is closed by the other side after a while, and that may be just when
+    it is used again.
+
+    Raises:
+        httpx.TransportError: there was no answer until the end.
+    """
+    pause = threading.Event()
+    for _ in range(_BUSY_TRIES):
+        try:
+            answer = ask()
+        except httpx.TransportError:
+            pass
+        else:
+            if answer.status_code != 503:
+                return answer
+        pause.wait(_BUSY_SECONDS)
+    return ask()
 
 
 class ProofBroker:
@@ -228,9 +253,29 @@ class ProofBroker:
         body = {"operation_key": operation_key, "tool": tool, "arguments": dict(arguments)}
         return self.http.post("/v1/effects", json=body, params={"wait": wait})
 
+    def submitted(self, operation_key: str, tool: str, arguments: Mapping[str, Any]) -> str:
+        """Submit a new effect and return its id; a broker that is busy is asked again.
+
+        Raises:
+            httpx.HTTPStatusError: it was not taken. ValueError: it was there already.
+        """
+        tries = list[str]()
+
+        def answered() -> httpx.Response:
+            tries.append(operation_key)
+            return self.submit(operation_key, tool, arguments)
+
+        answer = _patiently(answered)
+        answer.raise_for_status()
+        # Of a try that had no answer nothing is known: it may have been taken.
+        if answer.status_code == 200 and len(tries) == 1:
+            raise ValueError(f"{operation_key} was submitted before")
+        effect_id: str = answer.json()["effect_id"]
+        return effect_id
+
     def effect(self, effect_id: str) -> dict[str, Any]:
-        """Return an effect as the API shows it."""
-        answer = self.http.get(f"/v1/effects/{effect_id}")
+        """Return an effect as the API shows it; a broker that is busy is asked again."""
+        answer = _patiently(lambda: self.http.get(f"/v1/effects/{effect_id}"))
         answer.raise_for_status()
         body: dict[str, Any] = answer.json()
         return body
@@ -250,7 +295,7 @@ class ProofBroker:
 
     def receipt(self, effect_id: str) -> dict[str, Any] | None:
         """Return the receipt, None while there is none."""
-        answer = self.http.get(f"/v1/effects/{effect_id}/receipt")
+        answer = _patiently(lambda: self.http.get(f"/v1/effects/{effect_id}/receipt"))
         if answer.status_code == 404:
             return None
         answer.raise_for_status()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
-from effect_broker.protocol.ports import Intent, KeepPace, Snapshot
+from effect_broker.protocol.ports import WAKE_SECONDS, Intent, KeepPace, Snapshot
+from effect_contracts.decision import Reason
 from effect_contracts.facts import Attempt
 from effect_contracts.pacing import Pace
 
@@ -31,22 +33,39 @@ class MemoryPaces:
         self._kept: dict[Target, _Kept] = {}
 
     def shown(
-        self, snapshot: Snapshot, identity: str, attempts: Mapping[UUID, Attempt]
+        self,
+        snapshot: Snapshot,
+        identity: str,
+        attempts: Mapping[UUID, Attempt],
+        intents: Iterable[Intent],
     ) -> Snapshot:
         """Return the snapshot with the pace of the contract's target.
 
         Args:
             attempts: of all effects, by id.
+            intents: all there are.
         """
         intent = snapshot.intent
         target = (intent.contract_name, identity)
-        pace = self.of(target, intent.tenant_id, attempts, snapshot.now)
+        waiting = Counter(
+            one.tenant_id for one in intents if _waits(one, intent.contract_name, snapshot.now)
+        )
+        pace = self.of(target, intent.tenant_id, attempts, snapshot.now, waiting)
         return replace(snapshot, facts=replace(snapshot.facts, pace=pace))
 
     def of(
-        self, target: Target, tenant_id: UUID, attempts: Mapping[UUID, Attempt], now: datetime
+        self,
+        target: Target,
+        tenant_id: UUID,
+        attempts: Mapping[UUID, Attempt],
+        now: datetime,
+        waiting: Counter[UUID],
     ) -> Pace:
-        """Return the pace of a target, with the turns of one tenant."""
+        """Return the pace of a target, with the turns of one tenant.
+
+        Args:
+            waiting: how many effects of each tenant have a turn to come.
+        """
         kept = self._kept.setdefault(target, _Kept())
         ended = []
         for attempt_id, until in list(kept.open_until.items()):
@@ -59,7 +78,7 @@ class MemoryPaces:
         kept.turns = {
             tenant: turns
             for tenant, turns in kept.turns.items()
-            if any(at is not None and at > now for at in turns)
+            if waiting[tenant] and any(at is not None and at > now for at in turns)
         }
         turns_at, again_at = kept.turns.get(tenant_id, (None, None))
         ages = [(now - attempts[one].started_at).total_seconds() for one in kept.open_until]
@@ -71,6 +90,7 @@ class MemoryPaces:
             turns_at=turns_at,
             again_at=again_at,
             others=len(kept.turns.keys() - {tenant_id}),
+            waiting=waiting[tenant_id],
         )
 
     def fingerprint(self) -> tuple[object, ...]:
@@ -87,8 +107,27 @@ class MemoryPaces:
         if write.attempt_id is not None:
             assert write.open_until is not None, "an attempt is open until a moment"
             kept.open_until[write.attempt_id] = write.open_until
-        else:
+        if write.attempt_id is None or intent.tenant_id in kept.turns:
             kept.turns[intent.tenant_id] = (write.pace.turns_at, write.pace.again_at)
+
+    def woken(
+        self, write: KeepPace, granted: Intent, intents: Iterable[Intent], now: datetime
+    ) -> list[Intent]:
+        """Return those whom a grant wakes, as they are then."""
+        later = now + timedelta(seconds=WAKE_SECONDS)
+        far = [
+            (one.next_action_at, n, one)
+            for n, one in enumerate(intents)
+            if one.tenant_id == granted.tenant_id and _waits(one, granted.contract_name, later)
+        ]
+        return [replace(one, next_action_at=now) for _, _, one in sorted(far)[: write.wakes]]
+
+
+def _waits(intent: Intent, contract_name: str, now: datetime) -> bool:
+    """Whether an effect of the contract has a turn that is later than `now`."""
+    at = intent.next_action_at
+    here = intent.contract_name == contract_name and intent.reason == Reason.TARGET_BUSY
+    return here and at is not None and at > now
 
 
 def _mean(values: list[float]) -> float | None:

@@ -248,7 +248,8 @@ class MemoryStore:
             if paced is not None and snapshot.document.limits is not None:
                 rows = self._rows.values()
                 attempts = {a.attempt_id: a.fact for other in rows for a in other.attempts}
-                snapshot = self.paces.shown(snapshot, paced(snapshot.document), attempts)
+                identity = paced(snapshot.document)
+                snapshot = self.paces.shown(snapshot, identity, attempts, self.intents())
             change = plan(snapshot)
             self._apply(row, change.writes)
             return change.result
@@ -409,6 +410,8 @@ class MemoryStore:
         for write in writes:
             if isinstance(write, KeepPace):
                 self.paces.keep(write, row.intent)
+                for woken in self.paces.woken(write, row.intent, self.intents(), self._now()):
+                    self._rows[woken.effect_id].intent = woken
         for generation in started:
             self._enqueue(row.intent.tenant_id, row.intent.effect_id, generation)
 
@@ -454,6 +457,8 @@ class MemoryStore:
                 row.resolutions.append(write)
                 failed = write.conclusion is Conclusion.FAILED
                 row.failed_by_operator = row.failed_by_operator or failed
+            case KeepPace(turn_at=turn_at) if turn_at is not None:
+                row.intent = replace(row.intent, next_action_at=turn_at)
             case FreezeContract() | KeepPace():
                 pass  # not of this row; done when all else stands
             case Requeue():

@@ -185,7 +185,8 @@ def grant_attempt(
         bind = (BindTarget(identity),)
     keep: tuple[Write, ...] = ()
     if found is not None:
-        keep = (KeepPace(identity, found.after, attempt_id, deadline(attempt, policy)),)
+        until = deadline(attempt, policy)
+        keep = (KeepPace(identity, found.after, attempt_id, until, wakes=found.wakes),)
     writes: tuple[Write, ...] = (*losses(decision), started, *bind, *keep, advance)
     return Change(Grant(GrantKind.GRANTED, policy.attempt_deadline_seconds), writes)
 
@@ -201,6 +202,11 @@ def _turn_given(
     """What the target cannot bear now is not sent: the effect waits for a turn of its own."""
     if decision.at == snapshot.facts.turn_at:
         return Change(Grant(GrantKind.STALE))  # nobody is to ask before the turn has come
+    intent = snapshot.intent
+    waits_on = intent.reason == decision.reason and not decision.lost
+    if waits_on and move(intent.state, decision.event) is intent.state:
+        keep = KeepPace(identity, found.after, turn_at=decision.at)
+        return Change(Grant(GrantKind.BUSY), (keep,))
     kind, actor = decision.action.value, f"worker:{executor_id}"
     waits = write_decision(snapshot, facts, decision, None, actor, kind, {})
     return Change(Grant(GrantKind.BUSY), (KeepPace(identity, found.after), *waits.writes))

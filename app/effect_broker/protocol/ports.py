@@ -332,12 +332,18 @@ class KeepPace:
     Attributes:
         attempt_id: of the attempt that was granted; None where the effect got a turn.
         open_until: until when that attempt may still be sending.
+        turn_at: the next turn of an effect whose turn came in vain. It becomes the next action and
+            moves nothing else: as an event, a slow target would fill histories with them.
+        wakes: so many of the tenant's effects whose turn is further away than `WAKE_SECONDS` are
+            due now, those that would be next.
     """
 
     target_identity: str
     pace: Pace
     attempt_id: UUID | None = None
     open_until: datetime | None = None
+    turn_at: datetime | None = None
+    wakes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,6 +401,9 @@ class Change(Generic[T]):
 
 
 Plan = Callable[[Snapshot], Change[T]]
+
+# Whose turn is nearer than this is in its run already, and sleeps (`steps.BUSY_WAIT_SECONDS`).
+WAKE_SECONDS = 1.0
 
 # How the target of a contract is named where it would be sent to.
 IdentityOf = Callable[[ContractDocument], str]

@@ -33,6 +33,7 @@ from effect_broker.protocol import changes, conclusion
 from effect_broker.protocol.changes import Grant, GrantKind
 from effect_broker.protocol.conclusion import Next, View
 from effect_broker.protocol.ports import (
+    WAKE_SECONDS,
     Change,
     CommitUnknown,
     Mutation,
@@ -66,7 +67,7 @@ SHORT_WAIT_SECONDS = 5.0
 
 # Of a turn at a limited target less is slept through: many have one at once, and each that sleeps
 # holds a slot that its tenant's other effects may need.
-BUSY_WAIT_SECONDS = 1.0
+BUSY_WAIT_SECONDS = WAKE_SECONDS
 
 # Of an effect as its submit has left it.
 _VERSION_FIRST = 1
@@ -260,6 +261,7 @@ async def _granted(
 
     def planned(snapshot: Snapshot) -> Change[Grant]:
         nonlocal permission
+        permission = None  # a store may plan anew; the last plan is what it commits
         adapter = ports.adapters[snapshot.document.adapter.kind]
         change = changes.grant_attempt(
             snapshot,

@@ -38,6 +38,7 @@ from effect_broker.sdk.errors import (
     RateLimited,
     Unavailable,
 )
+from effect_broker.sdk.giving_back import GivingBack
 from effect_broker.sdk.http import HttpTransport
 from effect_broker.sdk.joined import Joins, KeyRingSource, Transacted, postgres_transport
 from effect_broker.sdk.patience import (
@@ -167,6 +168,7 @@ class AsyncBroker:
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
+        self._giving_back = GivingBack()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._transport!r})"
@@ -184,8 +186,11 @@ class AsyncBroker:
 
     async def close(self) -> None:
         """Close the connections; effects that are under way go on."""
+        own = self._loop is None or self._loop is asyncio.get_running_loop()
+        if own:
+            await self._giving_back.end()
         self._closed = True
-        if self._loop is None or self._loop is asyncio.get_running_loop():
+        if own:
             await self._transport.close()
 
     # Effects -------------------------------------------------------------------------------------

@@ -254,7 +254,8 @@ class AsyncPerformance:
             asked_at = self._broker._clock.boot_seconds()
             return self._broker._transport.elect(self._body)
 
-        answer = await self._broker._insist(ask)
+        broker = self._broker
+        answer = await broker._giving_back.answer(broker._insist(ask), self._give_back)
         effect = self._effect = effect_from(_member(answer, "effect"))
         if answer.get("elected") is not True:
             self.outcome = await self._standing(effect)
@@ -295,6 +296,13 @@ class AsyncPerformance:
         return vetoed
 
     # Inside --------------------------------------------------------------------------------------
+
+    async def _give_back(self, answer: Body) -> None:
+        """Tell that nothing was sent, if an answer that came too late for its caller elected it."""
+        if answer.get("elected") is True:
+            self._effect = effect_from(_member(answer, "effect"))
+            self._lease = _lease_from(answer, 0.0)
+            await self._tell(AttemptOutcome.NOT_SENT, "caller_cancelled", {})
 
     def _held(self) -> _Lease:
         if self._lease is None:

@@ -57,7 +57,11 @@ WHERE tenant_id = %(tenant_id)s"""
 
 _ONE: Final = f"{_DETAIL} AND effect_id = %(effect_id)s"
 
-_NEWEST_FIRST: Final = " ORDER BY created_at DESC, effect_id DESC LIMIT %(limit)s"
+# The first condition holds for every row. It is what lets this list have `effects_by_age`, and
+# nobody else: without it a lookup by key might take that index, and read all of its tenant.
+_NEWEST_FIRST: Final = (
+    " AND created_at > '-infinity' ORDER BY created_at DESC, effect_id DESC LIMIT %(limit)s"
+)
 
 # One condition for each member of a filter. `effect_intents` has an index for each of those that
 # select few rows: open states, the operation key's prefix, and age.

@@ -104,6 +104,13 @@ SELECT reason, count(*)::integer AS effects FROM effect_broker.effect_intents
 WHERE state NOT IN ('succeeded', 'failed_final', 'cancelled', 'compensated') AND parked
 GROUP BY reason ORDER BY count(*) DESC, reason
 """
+# Those whose last turn is furthest away first.
+_BUSY: Final = """
+SELECT contract_name, count(*)::integer AS effects,
+       extract(epoch FROM max(next_action_at) - clock_timestamp())::float8 AS last_turn_seconds
+FROM effect_broker.effect_intents WHERE reason = 'target_busy'
+GROUP BY contract_name ORDER BY max(next_action_at) DESC LIMIT 5
+"""
 _ALERTS: Final = """
 SELECT alert, count(*)::integer AS effects FROM effect_broker.effect_intents
 WHERE alert IS NOT NULL GROUP BY alert ORDER BY alert
@@ -155,7 +162,7 @@ FROM (SELECT tenant_id, name FROM effect_broker.tenants
       ORDER BY created_at DESC LIMIT %(tenants)s) AS t
 CROSS JOIN LATERAL (
     SELECT i.tool, i.operation_key FROM effect_broker.effect_intents i
-    WHERE i.tenant_id = t.tenant_id
+    WHERE i.tenant_id = t.tenant_id AND i.created_at > '-infinity'
     ORDER BY i.created_at DESC, i.effect_id DESC LIMIT %(keys)s) AS k
 """
 
@@ -215,6 +222,15 @@ class RecentKey:
 
 
 @dataclass(frozen=True, slots=True)
+class BusyContract:
+    """A contract that limits its target, with effects that wait for their turn there."""
+
+    contract_name: str
+    effects: int
+    last_turn_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class FleetFacts:
     """Workers, runs and effects as they stand.
 
@@ -224,6 +240,7 @@ class FleetFacts:
         beating: executors whose heartbeat is alive.
         holders: executor id to the number of runs that it holds.
         overdue: effects whose next action has been due for longer than was asked.
+        busy: contracts whose limits let effects wait, the longest wait first.
         alerts: final effects whose target says otherwise than their receipt, by kind.
         holds: what is in force, the oldest first: kind, and what it is about in words.
         recent_keys: the latest of each tenant, of the tenants that are youngest.
@@ -240,6 +257,7 @@ class FleetFacts:
     overdue: int
     overdue_longest_seconds: float
     parked: Mapping[str, int]
+    busy: tuple[BusyContract, ...]
     alerts: Mapping[str, int]
     halted: bool
     holds: tuple[str, ...]
@@ -308,6 +326,7 @@ def look_at_fleet(url: str, overdue_seconds: float) -> FleetFacts:
             overdue=overdue["effects"],
             overdue_longest_seconds=overdue["longest_seconds"],
             parked=counts(_PARKED),
+            busy=tuple(BusyContract(**row) for row in connection.execute(_BUSY)),
             alerts=counts(_ALERTS),
             halted=bool(one(_HALTED).get("halted")),
             holds=column(_HOLDS),

@@ -14,7 +14,8 @@ from effect_broker.store.rows import Row
 from effect_contracts.facts import EffectState
 
 # Of the effects of one page. Children are counted anew each time: their number is a parent's own,
-# and a stored count could be wrong.
+# and a stored count could be wrong. With `OFFSET 0` each effect is looked up by its key:
+# before there are statistics, the planner would join the whole tenant.
 LINKS_OF: Final = """
 SELECT p.effect_id, own.parent_id, own.compensates_id,
        children.total, children.succeeded, children.failed, children.unresolved,
@@ -29,13 +30,15 @@ CROSS JOIN LATERAL (
            count(*) FILTER (WHERE c.parked OR c.state IN (
                'outcome_unknown', 'reconciling', 'manual_review'))::integer AS unresolved
     FROM effect_broker.effect_links AS l
-    JOIN effect_broker.effect_intents AS c
-        ON c.tenant_id = l.tenant_id AND c.effect_id = l.effect_id
+    CROSS JOIN LATERAL (
+        SELECT i.effect_id, i.state, i.parked FROM effect_broker.effect_intents AS i
+        WHERE i.tenant_id = l.tenant_id AND i.effect_id = l.effect_id OFFSET 0) AS c
     WHERE l.tenant_id = %(tenant_id)s AND l.parent_id = p.effect_id) AS children
 LEFT JOIN LATERAL (
     SELECT c.effect_id, c.state FROM effect_broker.effect_links AS l
-    JOIN effect_broker.effect_intents AS c
-        ON c.tenant_id = l.tenant_id AND c.effect_id = l.effect_id
+    CROSS JOIN LATERAL (
+        SELECT i.effect_id, i.state, i.parked FROM effect_broker.effect_intents AS i
+        WHERE i.tenant_id = l.tenant_id AND i.effect_id = l.effect_id OFFSET 0) AS c
     WHERE l.tenant_id = %(tenant_id)s AND l.compensates_id = p.effect_id
     ORDER BY l.created_at DESC, l.effect_id LIMIT 1) AS undoing ON true
 """

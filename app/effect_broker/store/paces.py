@@ -4,6 +4,9 @@ One small row for each contract and target (`limited_targets`) is the lock under
 that contract are made, one after the other; all of its versions and all tenants share it. Nothing
 of this runs for a contract without limits, nor for any change but a grant.
 
+A grant that leaves room wakes some who wait for a turn. Their rows are locked behind the target's,
+against the order of locks, and so only where nobody else holds them.
+
 The open attempts are counted by their own rows, so that a lost worker's place is free when its
 attempt's deadline has passed, whoever does or does not clean up.
 """
@@ -15,22 +18,22 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from effect_broker.protocol.ports import KeepPace
+from effect_broker.protocol.ports import WAKE_SECONDS, KeepPace
 from effect_broker.store.pool import Connection
 from effect_contracts.pacing import Pace
 
 # The function reads after it has locked, and the clock last.
 _LOCK_PACE: Final = """
 SELECT now, open_attempts, open_seconds, ended_seconds, hold_seconds, granted_at, rate_at,
-       turns_at, again_at, others
-FROM effect_broker.lock_pace(%(contract_name)s, %(target_identity)s, %(tenant_id)s)
+       turns_at, again_at, others, waiting
+FROM effect_broker.lock_target(%(contract_name)s, %(target_identity)s, %(tenant_id)s)
 """
 
 KEEP_PACE: Final = """
-SELECT effect_broker.keep_pace(
+SELECT effect_broker.keep_target(
     %(contract_name)s, %(target_identity)s, %(tenant_id)s, %(effect_id)s, %(hold_seconds)s,
     %(granted_at)s, %(rate_at)s, %(turns_at)s, %(again_at)s, %(attempt_id)s, %(now)s,
-    %(open_until)s)
+    %(open_until)s, %(wakes)s, %(wake_seconds)s)
 """
 
 
@@ -44,7 +47,7 @@ async def lock_pace(
         "target_identity": target_identity,
     }
     row = await (await connection.execute(_LOCK_PACE, target)).fetchone()
-    assert row is not None, "lock_pace returns one row"
+    assert row is not None, "lock_target returns one row"
     now: datetime = row["now"]
     return Pace(**{name: row[name] for name in row if name != "now"}), now
 
@@ -57,4 +60,6 @@ def pace_parameters(write: KeepPace, contract_name: str) -> dict[str, Any]:
         "target_identity": write.target_identity,
         "attempt_id": write.attempt_id,
         "open_until": write.open_until,
+        "wakes": write.wakes,
+        "wake_seconds": WAKE_SECONDS,
     }

@@ -5,7 +5,7 @@ version that it compares and sets; its writes are committed together and durably
 Round trips: submit 1, load 1, change 3, a success that follows on this process's own grant 1
 (`effect_broker.store.granted`), mutate 6 and those of the mutation itself; one more where a
 contract is met for the first time, where it demands a certificate, where a plan writes nothing, or
-where an attempt is granted under limits.
+where an attempt is granted under limits (two, where these demand a certificate).
 
 Lock order: the intent's row, then the lock of the holds (shared), then all else, and last a target
 that the contract limits (`effect_broker.store.paces`). Each lock and the facts are separate
@@ -164,7 +164,7 @@ class PostgresStore:
             known_at_seconds = self._grants.moment()
             snapshot = await self._snapshot(connection, stored, tenant_id)
             if paced is not None and snapshot.document.limits is not None:
-                snapshot = await _paced(connection, snapshot, paced)
+                snapshot = await self._paced(connection, snapshot, paced)
             change = plan(snapshot)
             await _finish(connection, progress, stored, snapshot, change, self._signer)
         self._grants.remember(snapshot, change, known_at_seconds)
@@ -288,6 +288,23 @@ class PostgresStore:
         found = await self._certificates.of_contract(connection, document.digest())
         return replace(facts, certificates=found)
 
+    async def _paced(
+        self, connection: Connection, snapshot: Snapshot, identity_of: IdentityOf
+    ) -> Snapshot:
+        """Lock the contract's target, last of all, and show its pace as of then.
+
+        Others may have held that lock for a while. Nothing keeps a certificate from being revoked
+        meanwhile, so that it is looked for again.
+        """
+        intent, document = snapshot.intent, snapshot.document
+        identity = identity_of(document)
+        pace, now = await lock_pace(connection, intent.tenant_id, intent.contract_name, identity)
+        facts = replace(snapshot.facts, pace=pace)
+        if document.policy().certificate is not None:
+            found = await self._certificates.of_contract(connection, document.digest())
+            facts = replace(facts, certificates=found)
+        return replace(snapshot, now=now, facts=facts)
+
     async def _document(self, connection: Connection, digest: bytes) -> ContractDocument:
         if (known := self._documents.get(digest)) is not None:
             return known
@@ -341,13 +358,6 @@ async def _lock(connection: Connection, target: dict[str, Any]) -> StoredEffect:
         reads = [await connection.execute(read, target) for read in _FACT_READS[:-1]]
     reads.append(await connection.execute(_FACT_READS[-1], target))
     return await _stored_effect(intent, reads)
-
-
-async def _paced(connection: Connection, snapshot: Snapshot, identity_of: IdentityOf) -> Snapshot:
-    """Lock the contract's target, last of all, and show its pace as of then."""
-    intent, identity = snapshot.intent, identity_of(snapshot.document)
-    pace, now = await lock_pace(connection, intent.tenant_id, intent.contract_name, identity)
-    return replace(snapshot, now=now, facts=replace(snapshot.facts, pace=pace))
 
 
 async def _stored_effect(intent: Any, reads: list[Any]) -> StoredEffect:

@@ -218,12 +218,13 @@ WHERE i.tenant_id = certified.tenant_id AND i.effect_id = certified.effect_id
 """
 
 
-# Few at any moment: a link leaves this index when its meaning is written.
+# Few at any moment: a link leaves this index when its meaning is written. OFFSET as in `LINKS_OF`.
 _ENDED_COMPENSATIONS: Final = """
 SELECT l.tenant_id, l.effect_id, l.compensates_id, i.state
 FROM effect_broker.effect_links AS l
-JOIN effect_broker.effect_intents AS i
-    ON i.tenant_id = l.tenant_id AND i.effect_id = l.effect_id
+CROSS JOIN LATERAL (
+    SELECT c.state FROM effect_broker.effect_intents AS c
+    WHERE c.tenant_id = l.tenant_id AND c.effect_id = l.effect_id OFFSET 0) AS i
 WHERE l.compensates_id IS NOT NULL AND l.settled_at IS NULL
   AND i.state IN ('succeeded', 'failed_final', 'cancelled', 'compensated')
 ORDER BY l.created_at LIMIT %(limit)s

@@ -199,6 +199,8 @@ def _folded(standing: _Standing, write: Write, now: datetime) -> _Standing:
             return replace(standing, cancel_requested_at=standing.cancel_requested_at or at)
         case AddApproval(approved=True, at=at):
             return replace(standing, approved_at=at)
+        case KeepPace(turn_at=at) if at is not None:
+            return replace(standing, next_action_at=at)
         case Acknowledge():
             return replace(standing, alert=None)
         case AddResolution(conclusion=Conclusion.FAILED):

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from effect_contracts import keys
+from effect_contracts.decision import Reason
 from effect_contracts.document import ContractDocument
 from effect_contracts.election import CALLER_PREFIX
 from effect_contracts.errors import InvalidOperationKey
@@ -146,6 +147,8 @@ def _next_action_findings(line: EffectLine, replay: Replay) -> Iterator[Finding]
     earliest, latest = expected.earliest_at, expected.latest_at
     assert earliest is not None
     assert latest is not None
+    if touched and intent.reason == Reason.TARGET_BUSY and at is not None:
+        return  # a turn that came in vain, and a place that is free, move it and write no event
     if touched:
         wait = timedelta(seconds=REQUEUE_WAIT_SECONDS_MAX)
         latest = max(latest, intent.updated_at + wait)

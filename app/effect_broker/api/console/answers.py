@@ -16,11 +16,12 @@ from fastapi import Request
 from fastapi.responses import Response
 from starlette.requests import ClientDisconnect
 
+from effect_broker.api.bodies import BODY_LEFT
 from effect_broker.api.console import words
 from effect_broker.api.console.access import PATH, ForeignForm, NotSignedIn
 from effect_broker.api.console.rendering import page, see_other
 from effect_broker.api.console.views import Trouble
-from effect_broker.api.problems import BODY_LEFT, translated
+from effect_broker.api.problems import translated
 from effect_broker.log_events import event
 from effect_contracts.errors import (
     EffectError,

@@ -6,16 +6,16 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from effect_broker.proof import stack
 from effect_broker.proof.target.client import TargetClient
 
-START_SECONDS = 20.0
+START_SECONDS = 120.0
 """A cold interpreter on a busy two-core machine needs a few; far more means that it hangs."""
 STOP_SECONDS = 10.0
 _READY = "target listening on "
@@ -36,7 +36,7 @@ class TargetProcess:
         self.ledger_path = ledger_path
         self._port = port
         self._modes = tuple(modes)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: stack.Launched | None = None
         self._client: TargetClient | None = None
         self.url = ""
 
@@ -65,15 +65,13 @@ class TargetProcess:
     def start(self) -> None:
         """Start and wait until it listens. Raises `TargetNotStarted`."""
         assert self._process is None, "the target is running already"
-        command = [sys.executable, "-m", "effect_broker.proof.target"]
-        command += ["--port", str(self._port), "--ledger", str(self.ledger_path)]
+        words = ["effect_broker.proof.target"]
+        words += ["--port", str(self._port), "--ledger", str(self.ledger_path)]
         for mode in self._modes:
-            command += ["--mode", mode]
+            words += ["--mode", mode]
         log_path = Path(f"{self.ledger_path}.log")
         with log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL
-            )
+            self._process = stack.launch(words, os.environ, log)
         line = _first_line(self._process, START_SECONDS)
         if not line.startswith(_READY):
             self._end(signal.SIGKILL)
@@ -104,7 +102,7 @@ class TargetProcess:
         if process is None:
             return 0
         if process.poll() is None:
-            process.send_signal(number)
+            process.kill() if number is signal.SIGKILL else process.terminate()
         try:
             return process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -115,7 +113,7 @@ class TargetProcess:
                 process.stdout.close()
 
 
-def _first_line(process: subprocess.Popen[bytes], timeout_seconds: float) -> str:
+def _first_line(process: stack.Launched, timeout_seconds: float) -> str:
     """The first line of the process's output, or what there is of it when time or output ends."""
     assert process.stdout is not None
     descriptor = process.stdout.fileno()
