@@ -59,7 +59,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
         f"{_CONTRACTS}test_canonical*.py",
         f"{_CONTRACTS}test_core_*.py",
     ),
-    "effect_contracts.certificate_settings": (f"{_CONTRACTS}test_certificate_section.py", _FORM),
+    "effect_contracts.certificate_settings": (f"{_CONTRACTS}test_certificate_section*.py", _FORM),
     "effect_contracts.certificates": (f"{_CONTRACTS}test_certificates*.py", _VALUES),
     "effect_contracts.certified": (
         f"{_CONTRACTS}test_certified*.py",
