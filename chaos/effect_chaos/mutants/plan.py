@@ -97,7 +97,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.nats_settings": _CLIENTS,
     "effect_contracts.operations": _DECIDE,
     "effect_contracts.pacing": (
-        f"{_CONTRACTS}test_pacing.py",
+        f"{_CONTRACTS}test_pacing*.py",
         f"{_CONTRACTS}test_limits_section.py",
         _VALUES,
     ),
