@@ -22,10 +22,8 @@ def broken_caller_rules(
     problems = [*_lease(document, caller), *_one_look(caller)]
     if caller.http is not None:
         for problem in broken_http_rules(document, caller.http):
-            # The rules of http speak of the adapter; here it stands one level below.
-            field = problem.field
-            if field == _HERE or field.startswith(f"{_HERE}/"):
-                field = f"{_HERE}/http{field[len(_HERE) :]}"
+            # The rules of http speak of parts of the adapter; here it stands one level below.
+            field = f"{_HERE}/http{problem.field.removeprefix(_HERE)}"
             problems.append(ContractProblem(field, problem.message))
     return problems
 

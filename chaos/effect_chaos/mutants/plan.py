@@ -59,7 +59,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
         f"{_CONTRACTS}test_canonical*.py",
         f"{_CONTRACTS}test_core_*.py",
     ),
-    "effect_contracts.certificate_settings": (f"{_CONTRACTS}test_certificate_section.py", _FORM),
+    "effect_contracts.certificate_settings": (f"{_CONTRACTS}test_certificate_section*.py", _FORM),
     "effect_contracts.certificates": (f"{_CONTRACTS}test_certificates*.py", _VALUES),
     "effect_contracts.certified": (
         f"{_CONTRACTS}test_certified*.py",
@@ -97,7 +97,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.nats_settings": _CLIENTS,
     "effect_contracts.operations": _DECIDE,
     "effect_contracts.pacing": (
-        f"{_CONTRACTS}test_pacing.py",
+        f"{_CONTRACTS}test_pacing*.py",
         f"{_CONTRACTS}test_limits_section.py",
         _VALUES,
     ),
@@ -109,7 +109,11 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.smtp_settings": _CLIENTS,
     "effect_contracts.turn": (f"{_CONTRACTS}test_pacing.py",),
     "effect_contracts.trace.chain": (f"{_TRACE}test_chain*.py", _VALUES),
-    "effect_contracts.trace.check": (f"{_TRACE}test_check.py", f"{_TRACE}test_removed*.py"),
+    "effect_contracts.trace.check": (
+        f"{_TRACE}test_check.py",
+        f"{_TRACE}test_removed*.py",
+        f"{_TRACE}test_replay*.py",
+    ),
     "effect_contracts.trace.findings": (
         f"{_TRACE}test_findings.py",
         f"{_TRACE}test_log.py",
@@ -121,7 +125,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.trace.receipt": (f"{_TRACE}test_receipt*.py", _VALUES),
     "effect_contracts.trace.removed": (f"{_TRACE}test_removed*.py", _VALUES),
     "effect_contracts.trace.replay": (
-        f"{_TRACE}test_replay.py",
+        f"{_TRACE}test_replay*.py",
         f"{_TRACE}test_certificates.py",
         f"{_TRACE}test_limits.py",
         *_CHECK,
