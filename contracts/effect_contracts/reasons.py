@@ -29,13 +29,14 @@ REQUEST_SENTENCES: Final = {
     RequestReason.TYPE: "A member of the request has another type than it must have.",
     RequestReason.LENGTH: "A member of the request is too short or too long.",
     RequestReason.FORMAT: (
-        "A member of the request is not written as it must be; moments are RFC 3339 with an offset."
+        "A member of the request is not written as it must be: a moment is RFC 3339 with an "
+        "offset, an effect id is a UUID."
     ),
     RequestReason.FUTURE: "An observation cannot begin later than now, by the database's clock.",
     RequestReason.NOT_TO_BE_REACHED: (
-        "Nothing may be posted to this URL: it is https, without a user and a fragment, and its "
-        "host's address is public or in a network that EFFECT_BROKER_EVENT_NETWORKS names to this "
-        "process."
+        "Nothing may be posted to this URL: it has to be https, without a user and a fragment, "
+        "and its host's address public or in a network that EFFECT_BROKER_EVENT_NETWORKS names to "
+        "this process."
     ),
     RequestReason.NO_SUCH_EFFECT: "There is no such effect of this tenant to belong to.",
 }

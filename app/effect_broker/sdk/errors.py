@@ -238,9 +238,14 @@ def error_of(status: int, body: object, retry_after: str | None = None) -> Broke
     return kind(detail if isinstance(detail, str) else "The broker gave no detail.", members)
 
 
-def refused(error: EffectError) -> RequestRefused:
-    """Return the SDK's error for a request that the protocol's own rules refuse unsent."""
-    return RequestRefused(error.detail, problem(error))
+def refused(error: EffectError, said: str | None = None) -> RequestRefused:
+    """Return the SDK's error for a request that the protocol's own rules refuse unsent.
+
+    Args:
+        said: in the words of Python, where those of the protocol speak of its JSON.
+    """
+    detail = error.detail if said is None else said
+    return RequestRefused(detail, {**problem(error), "detail": detail})
 
 
 def _kind_of(code: str, status: int) -> type[BrokerError]:
