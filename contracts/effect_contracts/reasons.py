@@ -10,6 +10,32 @@ from enum import StrEnum
 from typing import Final
 
 
+class ParameterReason(StrEnum):
+    """Why a parameter of the query cannot be taken. Stable, like the problem codes."""
+
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+    TYPE = "type"
+    LENGTH = "length"
+    RANGE = "range"
+    CHOICE = "choice"
+    FORMAT = "format"
+
+
+PARAMETER_SENTENCES: Final = {
+    ParameterReason.MISSING: "The request lacks a parameter that it must have.",
+    ParameterReason.UNKNOWN: "The request has a parameter that this operation does not know.",
+    ParameterReason.TYPE: "A parameter is no number, truth value or text as it must be.",
+    ParameterReason.LENGTH: "A parameter is too short or too long, or is given too often.",
+    ParameterReason.RANGE: "A parameter is below or above what this operation takes.",
+    ParameterReason.CHOICE: "A parameter is none of the values that this operation knows.",
+    ParameterReason.FORMAT: (
+        "A parameter is not written as it must be, or does not fit the others; a cursor is one "
+        "that this operation has given out."
+    ),
+}
+
+
 class RequestReason(StrEnum):
     """Why a member of a request's body cannot be taken. Stable, like the problem codes."""
 
