@@ -229,7 +229,11 @@ def error_of(status: int, body: object, retry_after: str | None = None) -> Broke
             return RateLimited("Something before the broker refuses so many requests.", told)
         if status in _PASSING_STATUSES:
             return Unavailable(f"The broker was not reached: status {status} came instead.", told)
-        return NotUnderstood(f"Status {status} without the broker's problem body.", told)
+        return NotUnderstood(
+            f"Status {status} without the broker's problem body: what answers at this URL is no "
+            "effect-broker, or something before it does.",
+            told,
+        )
     members = {**body, "status": status}
     if seconds is not None:
         members["retry_after_seconds"] = seconds

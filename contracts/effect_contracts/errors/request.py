@@ -119,8 +119,9 @@ class InvalidPayload(RequestError):
         offset_bytes: int | None = None,
         limit: int | None = None,
     ) -> None:
+        bound = "" if limit is None else f" The limit is {limit}."
         super().__init__(
-            PAYLOAD_SENTENCES[reason],
+            PAYLOAD_SENTENCES[reason] + bound,
             field=field,
             extras={"reason": reason.value, "offset": offset_bytes, "limit": limit},
         )
