@@ -359,16 +359,15 @@ class AsyncPerformance:
         lease = self._held()
         body = body_of({"election": self._token, "outcome": outcome.value, "code": code, **members})
         broker, effect_id = self._broker, self.effect_id
-        try:
-            # To its end, whatever becomes of who tells it: nobody else knows it.
-            await broker._giving_back.told(
-                broker._insist(
-                    lambda: broker._transport.attempt(effect_id, lease.ordinal, "confirm", body)
-                )
+        # From now on, whatever comes of it: what the block has said is not replaced by the block's
+        # end, which another thread may have come to already.
+        self._told = True
+        # To its end, whatever becomes of who tells it: nobody else knows it.
+        await broker._giving_back.told(
+            broker._insist(
+                lambda: broker._transport.attempt(effect_id, lease.ordinal, "confirm", body)
             )
-        finally:
-            # Whatever came of it: what the block has said is not replaced by the block's end.
-            self._told = True
+        )
 
     async def _extend(self) -> None:
         """Let the lease last while the block runs, as far as the contract permits."""
@@ -377,6 +376,8 @@ class AsyncPerformance:
         while True:
             left = self.lease_seconds_left
             await broker._clock.sleep(left / _EXTENSIONS_PER_LEASE)
+            if self._told:
+                return
             asked_at = broker._clock.boot_seconds()
             with suppress(BrokerError):
                 answer = await broker._transport.attempt(
