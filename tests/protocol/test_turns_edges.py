@@ -1,4 +1,4 @@
-"""Only a turn is waited for so briefly; and a turn in vain is no event, unless something else is."""
+"""Only a turn is waited for so briefly, and a turn in vain writes no event."""
 
 from __future__ import annotations
 
