@@ -113,6 +113,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
         f"{_TRACE}test_check.py",
         f"{_TRACE}test_removed*.py",
         f"{_TRACE}test_replay*.py",
+        _VALUES,
     ),
     "effect_contracts.trace.findings": (
         f"{_TRACE}test_findings.py",
@@ -129,6 +130,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
         f"{_TRACE}test_certificates.py",
         f"{_TRACE}test_limits.py",
         *_CHECK,
+        _VALUES,
     ),
     "effect_contracts.trace.standing": (f"{_TRACE}test_standing.py", _VALUES),
     "effect_contracts.trace.timeline": (f"{_TRACE}test_timeline*.py", _VALUES),
