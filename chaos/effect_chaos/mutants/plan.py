@@ -110,7 +110,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.turn": (f"{_CONTRACTS}test_pacing.py",),
     "effect_contracts.trace.chain": (f"{_TRACE}test_chain*.py", _VALUES),
     "effect_contracts.trace.check": (
-        f"{_TRACE}test_check.py",
+        f"{_TRACE}test_check*.py",
         f"{_TRACE}test_removed*.py",
         f"{_TRACE}test_replay*.py",
         _VALUES,
@@ -132,7 +132,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
         *_CHECK,
         _VALUES,
     ),
-    "effect_contracts.trace.standing": (f"{_TRACE}test_standing.py", _VALUES),
+    "effect_contracts.trace.standing": (f"{_TRACE}test_standing*.py", _VALUES),
     "effect_contracts.trace.timeline": (f"{_TRACE}test_timeline*.py", _VALUES),
     "effect_contracts.webhook_sending": (f"{_CONTRACTS}test_event_stream*.py", _VALUES),
     "effect_contracts.webhook_urls": (
