@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import timedelta
-
 import pytest
 
 from effect_contracts.pacing import Pace, place
@@ -16,15 +13,3 @@ from .test_pacing import NOW, ONE_PLACE, seconds
 def test_the_second_try_is_spread_over_the_tenants_who_wait(others: int, waits: float) -> None:
     pace = Pace(open_attempts=1, hold_seconds=0.1, others=others)
     assert seconds(place(ONE_PLACE, pace, NOW, waited=True).turn_at) == pytest.approx(waits)
-
-
-@pytest.mark.parametrize("waited", [False, True])
-def test_turns_that_are_over_hold_nobody_up_and_bring_nobody_forward(waited: bool) -> None:
-    """The next turn is as far from now as where nobody has ever had one."""
-    fresh = Pace(open_attempts=1, hold_seconds=0.1)
-    over_at = NOW - timedelta(seconds=7)
-    past = replace(fresh, turns_at=over_at, again_at=over_at)
-    expected = place(ONE_PLACE, fresh, NOW, waited=waited).turn_at
-    assert expected is not None
-    assert expected > NOW
-    assert place(ONE_PLACE, past, NOW, waited=waited).turn_at == expected

@@ -24,7 +24,7 @@ from effect_contracts.facts import (
 )
 from protocol.test_count import redispatched, step
 from protocol.test_facts_edges import ended, fact
-from protocol.world import ARGUMENTS, World, lost_answer
+from protocol.world import ARGUMENTS, World
 
 LOOKED, TOLD = EvidenceSource.PROBE, EvidenceSource.WEBHOOK
 
@@ -107,15 +107,3 @@ async def test_what_says_nothing_contradicts_no_receipt_whose_rows_were_removed(
     failed = removed(ended(idempotent.snapshot, EffectState.FAILED_FINAL))
     told = fact(failed, TOLD, Verdict.COMMITTED, ids=("sim_1",))
     assert told.result.alert is Alert.LATE_CONTRADICTION
-
-
-async def test_a_success_of_which_no_fact_says_so_is_contradicted_by_the_next_one(
-    idempotent: World,
-) -> None:
-    """Its rows are all there. No write of ours leaves an effect like this."""
-    await idempotent.submit()
-    idempotent.target.answers.append(lost_answer())
-    await idempotent.dispatch(1, 1)
-    claimed = ended(idempotent.snapshot, EffectState.SUCCEEDED)
-    assert fact(claimed, TOLD, Verdict.UNKNOWN).result.alert is Alert.LATE_CONTRADICTION
-    assert fact(claimed, TOLD, Verdict.COMMITTED, ids=("sim_1",)).result.alert is None

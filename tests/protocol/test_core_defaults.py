@@ -13,7 +13,6 @@ HIDDEN = {"Sealed.ciphertext", "Submission.preview"}
 # Absent, none, not yet: a value that nobody has set must not claim anything.
 NUMBERS_AND_FLAGS = {
     "Grant.deadline_seconds": 0.0,
-    "KeepPace.wakes": 0,
     "ProbeStart.covers_through": 0,
     "Sighting.told": False,
     "Sighting.failure": False,

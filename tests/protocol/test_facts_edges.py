@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
 from uuid import UUID, uuid4
 
 import pytest
@@ -17,7 +16,6 @@ from effect_contracts.facts import (
     CODE_FAILURE_NOTICE,
     CODE_SEVERAL_MATCHES,
     Alert,
-    Certified,
     EffectState,
     Evidence,
     EvidenceSource,
@@ -25,7 +23,7 @@ from effect_contracts.facts import (
     Outcome,
     Verdict,
 )
-from protocol.world import TENANT, World, lost_answer
+from protocol.world import World, lost_answer
 
 IDENTITY = "simulated:ledger#acct_1"
 
@@ -49,16 +47,6 @@ async def test_another_target_holds_the_effect_whatever_its_name(
     both = replace(snapshot.facts, holds=frozenset({Hold.PAUSED, Hold.TARGET_CHANGED}))
     held = conclusion.held_facts(replace(snapshot, facts=both), other)
     assert held.holds == {Hold.PAUSED, Hold.TARGET_CHANGED}
-
-
-@pytest.mark.parametrize(("of", "next_"), [(IDENTITY, Next.DISPATCH), ("z:other#it", Next.END)])
-async def test_a_certificate_of_another_target_permits_nothing(of: str, next_: Next) -> None:
-    world = World("idempotent", oversight={"certificate": {}})
-    await world.submit()
-    snapshot, now = world.snapshot, world.clock.now()
-    said = (Certified("c-1", of, frozenset(), now, now + timedelta(days=1)),)
-    there = replace(snapshot, facts=replace(snapshot.facts, certificates=said))
-    assert view(there, IDENTITY)[0].next is next_
 
 
 @pytest.mark.parametrize("changed", [0, 1, 2])
@@ -167,12 +155,11 @@ def fact(
     code: str = "seen",
     ids: tuple[str, ...] = (),
     began_at: datetime | None = None,
-    evidence_id: UUID | None = None,
 ) -> Change[View]:
     """What a fact about the effect as it stands would write."""
     return changes.add_evidence(
         snapshot,
-        evidence_id=evidence_id or uuid4(),
+        evidence_id=uuid4(),
         source=source,
         finding=Finding(verdict, code, ids),
         began_at=began_at or snapshot.now,
@@ -272,17 +259,3 @@ async def test_the_states_of_a_fact_count_up_by_one(reconcilable: World) -> None
     change = fact(snapshot, LOOKED, Verdict.COMMITTED, ids=("sim_1",))
     assert change.result.version == snapshot.intent.version + 1
     assert change.result.state is EffectState.SUCCEEDED
-
-
-@pytest.mark.parametrize("ids", [(1, 2), (2, 1)])
-async def test_a_receipt_names_the_evidence_that_has_settled_whatever_the_ids(
-    unsafe: World, ids: tuple[int, int]
-) -> None:
-    await in_doubt(unsafe)
-    said = ((TOLD, Verdict.MISMATCH), (PERSON, Verdict.COMMITTED))
-    for number, (source, verdict) in zip(ids, said, strict=True):
-        told = partial(fact, source=source, verdict=verdict, evidence_id=UUID(int=number))
-        await unsafe.memory.change(TENANT.tenant_id, unsafe.effect_id, told)
-    assert unsafe.state == ("succeeded", "committed")
-    assert unsafe.receipt is not None
-    assert unsafe.receipt["source"] == "operator"

@@ -14,8 +14,8 @@ from effect_broker.protocol import approval, resolution
 from effect_broker.protocol.approval import Approval, Judged
 from effect_broker.protocol.ports import AddApproval, Advance, AskToCancel, Change, Snapshot
 from effect_broker.protocol.resolution import Permitted, Refusal, Resolution, Resolved
-from effect_contracts.facts import Certified, Conclusion, EffectState, Hold
-from protocol.world import World, contract, lost_answer
+from effect_contracts.facts import Conclusion, EffectState, Hold
+from protocol.world import World, lost_answer
 
 TICK = timedelta(microseconds=1)
 
@@ -194,34 +194,6 @@ async def test_absence_is_offered_only_where_something_follows_from_it(
     intent = replace(snapshot.intent, state=EffectState.MANUAL_REVIEW, reason=reason)
     facts = replace(snapshot.facts, holds=frozenset({Hold.PAUSED}))
     there = replace(snapshot, intent=intent, facts=facts, parked=True)
-    stated = {found.conclusion for found in resolution.permitted(there)}
-    assert (Conclusion.NOT_COMMITTED in stated) is helps
-
-
-@pytest.mark.parametrize(("ends_after", "helps"), [(1 * TICK, False), (2 * TICK, True)])
-async def test_whether_absence_helps_is_judged_at_the_first_moment_at_which_it_counts(
-    ends_after: timedelta, helps: bool
-) -> None:
-    """The target's certificate ends just then: a moment before, it lets the effect be sent."""
-    world = World("reconcilable")
-    snapshot = await in_doubt(world)
-    recorded_at, bound = snapshot.facts.attempts[0].recorded_at, timedelta(seconds=60)
-    assert recorded_at is not None
-    ends_at = recorded_at + bound + ends_after
-    identity = world.adapter.identity(world.document)
-    demanding = contract("reconcilable", oversight={"certificate": {}})
-    there = replace(
-        snapshot,
-        document=demanding,
-        parked=True,
-        intent=replace(
-            snapshot.intent, state=EffectState.MANUAL_REVIEW, reason=Hold.AWAITING_CERTIFICATE
-        ),
-        facts=replace(
-            snapshot.facts,
-            certificates=(Certified("c-1", identity, frozenset(), recorded_at, ends_at),),
-        ),
-    )
     stated = {found.conclusion for found in resolution.permitted(there)}
     assert (Conclusion.NOT_COMMITTED in stated) is helps
 

@@ -33,10 +33,3 @@ async def test_only_who_waits_for_a_turn_names_one() -> None:
     reason, advance = await _told(world, replace(facts, holds=frozenset({Hold.PAUSED})))
     assert reason is Reason.PAUSED
     assert "turn_at" not in advance.metadata
-    # Who waits for another moment waits for no turn.
-    expires_at = world.clock.now() + timedelta(seconds=9)
-    reason, advance = await _told(
-        world, replace(facts, holds=frozenset({Hold.PAUSED}), send_before=expires_at)
-    )
-    assert (reason, advance.next_action_at) == (Reason.PAUSED, expires_at)
-    assert "turn_at" not in advance.metadata
