@@ -12,22 +12,19 @@ DECLARE
     place text := sequence::text;
     moment text := trunc(extract(epoch FROM at) * 1000000)::text;
 BEGIN
-    -- Each field is its length in bytes, a colon, itself and a semicolon, or '-;' for NULL. What can
-    -- be NULL is one expression: || gives NULL for it where concat() would leave it out.
+    -- Each field is its length in bytes, a colon, itself and a semicolon. One may be NULL, and is '-;'
+    -- then. The expression is short, since the server prepares it anew for every transaction.
     RETURN sha256(previous || convert_to(concat(
-        '14:effect-event-1;',
-        coalesce('36:' || tenant_id::text || ';', '-;'),
-        coalesce('36:' || effect_id::text || ';', '-;'),
-        coalesce(octet_length(place) || ':' || place || ';', '-;'),
-        coalesce(octet_length(convert_to(kind, 'UTF8')) || ':' || kind || ';', '-;'),
-        coalesce(octet_length(convert_to(event, 'UTF8')) || ':' || event || ';', '-;'),
-        coalesce(octet_length(convert_to(from_state, 'UTF8')) || ':' || from_state || ';', '-;'),
-        coalesce(octet_length(convert_to(to_state, 'UTF8')) || ':' || to_state || ';', '-;'),
-        coalesce(octet_length(convert_to(reason, 'UTF8')) || ':' || reason || ';', '-;'),
-        coalesce(octet_length(convert_to(actor, 'UTF8')) || ':' || actor || ';', '-;'),
-        coalesce(octet_length(moment) || ':' || moment || ';', '-;'),
-        coalesce(octet_length(convert_to(metadata, 'UTF8')) || ':' || metadata || ';', '-;')),
-        'UTF8'));
+        '14:effect-event-1;36:', tenant_id, ';36:', effect_id, ';',
+        octet_length(place), ':', place, ';',
+        octet_length(convert_to(kind, 'UTF8')), ':', kind, ';',
+        octet_length(convert_to(event, 'UTF8')), ':', event, ';',
+        coalesce(octet_length(convert_to(from_state, 'UTF8')) || ':' || from_state, '-'), ';',
+        octet_length(convert_to(to_state, 'UTF8')), ':', to_state, ';',
+        octet_length(convert_to(reason, 'UTF8')), ':', reason, ';',
+        octet_length(convert_to(actor, 'UTF8')), ':', actor, ';',
+        octet_length(moment), ':', moment, ';',
+        octet_length(convert_to(metadata, 'UTF8')), ':', metadata, ';'), 'UTF8'));
 END $$;
 DROP FUNCTION effect_broker.canonical_field;
 
