@@ -1,7 +1,7 @@
 """The functions that judge a row refuse what the constraints before them did, and no more.
 
-The old constraints stand here as they were read from the catalogue before migration 0030. Every
-combination of values that they tell apart is judged by both, NULL where a column may be it.
+The old constraints stand here as they were read from the catalogue before migrations 0030 and 0032.
+Every combination of values that they tell apart is judged by both, NULL where a column may be it.
 """
 
 from __future__ import annotations
@@ -56,6 +56,21 @@ ATTEMPT: Mapping[str, str] = {
     "recorded_by_the_sender": "(recorded_at IS NOT NULL) = (outcome IS NOT NULL"
     " AND outcome <> 'presumed_ambiguous')",
 }
+EVENT: Mapping[str, str] = {
+    "effect_events_check": "(sequence = 1) = (from_state IS NULL)",
+    "effect_events_metadata_check": "jsonb_typeof(metadata::jsonb) = 'object'",
+    "effect_events_sequence_check": "sequence >= 1",
+}
+PAYLOAD: Mapping[str, str] = {
+    "effect_payloads_check": "(ciphertext IS NULL) = (erased_at IS NOT NULL)",
+    "effect_payloads_kind_check": "kind IN ('arguments', 'wire', 'operation', 'result')",
+}
+SIGNATURE: Mapping[str, str] = {
+    "effect_receipt_signatures_algorithm_check": "algorithm = 'ed25519'",
+    "effect_receipt_signatures_key_id_check": "key_id ~ '^[!-~]{1,64}$'",
+    "effect_receipt_signatures_receipt_digest_check": "octet_length(receipt_digest) = 32",
+    "effect_receipt_signatures_signature_check": "octet_length(signature) = 64",
+}
 
 _SHA = "sha256('')"
 _TIME = "'2026-01-01'::timestamptz"
@@ -96,6 +111,22 @@ ATTEMPT_VALUES: Mapping[str, Sequence[str]] = {
     "bytes_may_have_left": ["NULL::boolean", "true", "false"],
     "result_digest": ["NULL::bytea", _SHA, "'x'::bytea"],
 }  # fmt: skip
+EVENT_VALUES: Mapping[str, Sequence[str]] = {
+    "sequence": ["1", "2", "0", "-1"],
+    "from_state": ["NULL::text", "'prepared'", "''"],
+    "metadata": ["'{}'", "'[]'", "'null'", "'1'"],
+}
+PAYLOAD_VALUES: Mapping[str, Sequence[str]] = {
+    "kind": ["'arguments'", "'wire'", "'operation'", "'result'", "'other'", "''"],
+    "ciphertext": ["'x'::bytea", "NULL::bytea", "''::bytea"],
+    "erased_at": ["NULL::timestamptz", _TIME],
+}
+SIGNATURE_VALUES: Mapping[str, Sequence[str]] = {
+    "receipt_digest": [_SHA, "''::bytea", "'x'::bytea"],
+    "key_id": ["'k'", "''", "'two words'", "repeat('k', 65)", "E'k\\n'", "'ü'"],
+    "algorithm": ["'ed25519'", "'rsa'", "''"],
+    "signature": ["sha512('')", "''::bytea", "'x'::bytea"],
+}
 # Columns that one rule joins: every combination of all their values. The rest are tried in pairs.
 INTENT_JOINED = (
     "state", "safety", "receipt_digest", "parked", "next_action_at", "latest_ordinal",
@@ -118,8 +149,11 @@ def _rows(values: Mapping[str, Sequence[str]], varied: Sequence[str]) -> str:
     [
         ("sound_intent", INTENT, INTENT_VALUES, INTENT_JOINED),
         ("sound_attempt", ATTEMPT, ATTEMPT_VALUES, ATTEMPT_JOINED),
+        ("sound_event", EVENT, EVENT_VALUES, tuple(EVENT_VALUES)),
+        ("sound_payload", PAYLOAD, PAYLOAD_VALUES, tuple(PAYLOAD_VALUES)),
+        ("sound_signature", SIGNATURE, SIGNATURE_VALUES, tuple(SIGNATURE_VALUES)),
     ],
-    ids=["intents", "attempts"],
+    ids=["intents", "attempts", "events", "payloads", "signatures"],
 )
 def test_a_row_is_refused_by_the_rule_that_refused_it_before(
     superuser: Connection[TupleRow],
