@@ -45,9 +45,12 @@ async def before(
         "answer_bytes_max": 1 << 20,
         **changes,
     }
-    async with AsyncBroker.from_environment(NOWHERE) as broker:
-        async with proxied(broker, read_config(json.dumps(value)), "legacy", hear) as client:
-            yield client
+    made = read_config(json.dumps(value))
+    async with (
+        AsyncBroker.from_environment(NOWHERE) as broker,
+        proxied(broker, made, "legacy", hear) as client,
+    ):
+        yield client
 
 
 def liar(*arguments: str) -> dict[str, Any]:
