@@ -25,7 +25,10 @@ class Forbidden(AccessError):
     code = ProblemCode.FORBIDDEN
 
     def __init__(self, *, scope: str | None = None) -> None:
-        super().__init__("This API key may not do this.", extras={"scope": scope})
+        super().__init__(
+            "This API key lacks the scope that this takes; use a key that has it.",
+            extras={"scope": scope},
+        )
 
 
 class SecondPersonRequired(AccessError):
@@ -43,7 +46,10 @@ class TenantDisabled(AccessError):
     code = ProblemCode.TENANT_DISABLED
 
     def __init__(self) -> None:
-        super().__init__("This tenant is disabled.")
+        super().__init__(
+            "This tenant is disabled; an administrator can let it in again "
+            "('effect-broker tenants enable')."
+        )
 
 
 class NotFound(AccessError):

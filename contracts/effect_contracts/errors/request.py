@@ -25,7 +25,8 @@ class RequestMalformed(RequestError):
 
     def __init__(self, *, parameter: str | None = None) -> None:
         super().__init__(
-            "The request cannot be read as this operation asks for it.",
+            "The request cannot be read as this operation asks for it; /openapi.json says what is "
+            "taken, and 'parameter', where it is given, what is at fault.",
             extras={"parameter": parameter},
         )
 
