@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
@@ -35,8 +35,12 @@ from effect_broker.api import (
 from effect_broker.api.bodies import read_submit
 from effect_broker.api.callers import (
     TEXT_PATTERN,
+    AgeSeconds,
     Caller,
-    known_effect_id,
+    KeyPrefix,
+    States,
+    ToolName,
+    known_id,
     only_known_parameters,
     services_of,
 )
@@ -52,7 +56,7 @@ from effect_broker.api.documentation import (
 from effect_broker.api.limits import RequestLimits
 from effect_broker.api.presentation import committed_body, effect_body
 from effect_broker.api.services import Health, ServicesContext
-from effect_broker.api.waiting import Waits
+from effect_broker.api.waiting import WAIT_SECONDS_MAX, Waits
 from effect_broker.intake import EffectRequest, Tenant
 from effect_broker.protocol.ports import StoreError
 from effect_broker.protocol.submission import Submitted
@@ -71,13 +75,7 @@ from effect_contracts.errors import (
     RateLimited,
     RequestMalformed,
 )
-from effect_contracts.facts import EffectState
 from effect_contracts.life import is_final
-
-WAIT_SECONDS_MAX: Final = 60.0
-
-# A hundred years: larger ages select the same, and the database's intervals end somewhere.
-_AGE_SECONDS_MAX: Final = 100 * 366 * 86400
 
 
 def create_app(
@@ -220,9 +218,7 @@ async def get_effect(
     or when the time is over."""
     # A place first: who finds none has cost nothing.
     with _place(request, tenant, wait):
-        detail = await services_of(request).reads.effect(
-            tenant.tenant_id, known_effect_id(effect_id)
-        )
+        detail = await services_of(request).reads.effect(tenant.tenant_id, known_id(effect_id))
         detail = await _once_still(request, tenant, detail, wait)
     return JSONResponse(effect_body(detail, attempts=True))
 
@@ -231,13 +227,11 @@ async def get_effect(
 async def list_effects(
     request: Request,
     tenant: Caller,
-    status: Annotated[list[EffectState] | None, Query(description="Any of these states.")] = None,
+    status: States = None,
     reason: Annotated[str | None, Query(max_length=64, pattern=TEXT_PATTERN)] = None,
-    tool: Annotated[str | None, Query(max_length=255, pattern=TEXT_PATTERN)] = None,
-    operation_prefix: Annotated[str | None, Query(max_length=255, pattern="^[!-~]*$")] = None,
-    older_than_seconds: Annotated[
-        float | None, Query(ge=0, le=_AGE_SECONDS_MAX, allow_inf_nan=False)
-    ] = None,
+    tool: ToolName = None,
+    operation_prefix: KeyPrefix = None,
+    older_than_seconds: AgeSeconds = None,
     unresolved: Annotated[bool, Query(description="Only effects that are not final.")] = False,
     parent: Annotated[UUID | None, Query(description="Delegated by this effect.")] = None,
     cursor: Annotated[str | None, Query(max_length=255)] = None,
@@ -268,7 +262,7 @@ async def get_receipt(request: Request, tenant: Caller, effect_id: str) -> Respo
 
     `document` holds the record and its signatures for whoever verifies it without this broker."""
     services = services_of(request)
-    known = known_effect_id(effect_id)
+    known = known_id(effect_id)
     record = await services.reads.receipt(tenant.tenant_id, known)
     if record is None:
         raise NotFound

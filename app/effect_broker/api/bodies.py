@@ -87,7 +87,8 @@ def _moment(value: object) -> object:
         raise ValueError("beyond the years 1 to 9999") from None
 
 
-def _effect_id(value: object) -> object:
+def id_value(value: object) -> object:
+    """Read an id, which JSON has as a text, for a strict model."""
     return UUID(value) if isinstance(value, str) else value
 
 
@@ -119,8 +120,8 @@ class SubmitBody(BaseModel):
     arguments: dict[str, Any] = Field(repr=False)
     trace_id: str | None = Field(default=None, max_length=255)
     send_before: Annotated[AwareDatetime | None, BeforeValidator(_moment)] = None
-    parent_effect_id: Annotated[UUID | None, BeforeValidator(_effect_id)] = None
-    compensates: Annotated[UUID | None, BeforeValidator(_effect_id)] = None
+    parent_effect_id: Annotated[UUID | None, BeforeValidator(id_value)] = None
+    compensates: Annotated[UUID | None, BeforeValidator(id_value)] = None
 
 
 class EvidenceBody(BaseModel):

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, Response
 
 from effect_broker.api.callers import Caller, only_known_parameters, services_of
 from effect_broker.api.documentation import RESPONSES_EVENTS
-from effect_broker.api.waiting import Waits
+from effect_broker.api.waiting import WAIT_SECONDS_MAX, Waits
 from effect_broker.event_stream import (
     PAGE_LIMIT_DEFAULT,
     PAGE_LIMIT_MAX,
@@ -25,7 +25,6 @@ from effect_broker.protocol.ports import StoreError
 from effect_contracts.event_stream import CURSOR_CHARS_MAX, EventFilter, Place
 from effect_contracts.facts import EffectState
 
-WAIT_SECONDS_MAX: Final = 60.0
 TYPE_PATTERN: Final = r"^[a-z][a-z0-9_]{0,63}$"
 TYPES_MAX: Final = 50
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from fastapi import Request
 from fastapi.responses import Response
 
-from effect_broker.api.callers import known_effect_id, services_of
+from effect_broker.api.callers import known_id, services_of
 from effect_broker.api.console import words
 from effect_broker.api.console.access import PATH, Visit, drop_flash, take_flash, visit_of
 from effect_broker.api.console.rendering import page, see_other
@@ -128,7 +128,7 @@ async def search(request: Request) -> Response:
 async def effect(request: Request) -> Response:
     """One effect: what it is, what can be done, and how it came to be so."""
     visit = await visit_of(request)
-    view = await effect_view(request, visit, known_effect_id(request.path_params["effect_id"]))
+    view = await effect_view(request, visit, known_id(request.path_params["effect_id"]))
     return show_effect(request, visit, view)
 
 
