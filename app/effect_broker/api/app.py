@@ -68,8 +68,7 @@ from effect_broker.reading import (
     EffectFilter,
     detail_of,
 )
-from effect_broker.receipts import receipt_document, signature_bodies
-from effect_contracts.canonical import parse_strict
+from effect_broker.receipts import opened_result, receipt_body
 from effect_contracts.errors import (
     NotFound,
     RateLimited,
@@ -266,20 +265,8 @@ async def get_receipt(request: Request, tenant: Caller, effect_id: str) -> Respo
     record = await services.reads.receipt(tenant.tenant_id, known)
     if record is None:
         raise NotFound
-    answer: dict[str, Any] = {
-        "receipt": parse_strict(record.content),
-        "digest": record.digest.hex(),
-        "signatures": signature_bodies(record),
-        "document": receipt_document(record),
-        "result": None,
-        "fields": {},
-    }
-    if record.result is not None:
-        plain = services.vault.unseal(tenant.tenant_id, known, "result", record.result)
-        stored = parse_strict(plain, bytes_max=len(plain))
-        assert isinstance(stored, dict)
-        answer |= stored
-    return JSONResponse(answer)
+    result = opened_result(record, tenant.tenant_id, known, services.vault)
+    return JSONResponse(receipt_body(record) | result)
 
 
 def _traceparent(request: Request) -> str | None:

@@ -14,12 +14,11 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from effect_adapters.extras import ExtraMissing, require_extra
-from effect_broker.cli.durations import span
 from effect_broker.config import API_POOL_SIZE, WORKER_SESSIONS
 from effect_broker.keyring import KeyRing
 from effect_broker.store.diagnosis import FleetFacts, ServerFacts, SessionFacts
 from effect_broker.store.tenants import KeyRecord
-from effect_contracts.counting import counted
+from effect_contracts.counting import counted, span
 from effect_contracts.document import ContractDocument
 from effect_contracts.document_rules import recovery_horizon_seconds
 from effect_contracts.facts import SafetyClass

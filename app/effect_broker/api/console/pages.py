@@ -29,6 +29,7 @@ from effect_broker.console import COUNTED_MAX, LISTED_MAX
 from effect_broker.holding import HoldRecord
 from effect_broker.reading import CursorInvalid, EffectFilter
 from effect_broker.unresolved import REASONS, UnresolvedEffect, UnresolvedFilter
+from effect_contracts.counting import span
 from effect_contracts.decide import Reason
 from effect_contracts.errors import RequestMalformed
 
@@ -91,7 +92,7 @@ def _row(row: UnresolvedEffect) -> dict[str, Any]:
         "state": words.STATES[row.intent.state],
         "said": words.words(row.reasons[0]),
         "expiry": words.expiry(row),
-        "age": words.span(row.age_seconds),
+        "age": span(row.age_seconds),
         "learned": words.learned(row.last_evidence, row.now),
         "following": words.step(
             row.next_step, row.reasons[0], alert=row.alert is not None, now=row.now
