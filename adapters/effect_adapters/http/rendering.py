@@ -20,7 +20,7 @@ import re
 from typing import Any, Final, assert_never
 from urllib.parse import quote, urlsplit
 
-from effect_adapters.base import RenderError, SecretResolver, SecretUnavailable
+from effect_adapters.base import RenderError, SecretResolver, secret_value
 from effect_adapters.http.bodies import ENVELOPE_BYTES_MAX, request_body, scalar_text
 from effect_adapters.http.exchange import Origin, OutgoingRequest
 from effect_contracts.canonical import JsonObject, JsonValue, canonical_bytes
@@ -380,13 +380,7 @@ def _resolved(value: Any, secrets: SecretResolver) -> str:
 
 
 def _secret(reference: str, secrets: SecretResolver, utf8: bool = False) -> str:
-    try:
-        value = secrets(reference)
-    except SecretUnavailable:
-        raise
-    except Exception:
-        # Whatever a resolver met (a missing file, a broken vault): its text may hold the value.
-        raise SecretUnavailable from None
+    value = secret_value(reference, secrets)
     if not value or (not utf8 and not _HEADER_TEXT.fullmatch(value)):
         raise SecretInvalid
     return value
