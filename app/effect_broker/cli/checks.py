@@ -138,8 +138,8 @@ def _durability(facts: ServerFacts) -> Findings:
     if not facts.synchronous_standby_names:
         yield warn(
             "failover",
-            f"{facts.standbys} standby follows without synchronous replication: a failover can "
-            "lose acknowledged effects",
+            f"{counted(facts.standbys, 'standby follows', 'standbys follow')} without synchronous "
+            "replication: a failover can lose acknowledged effects",
             "set synchronous_standby_names, or treat every failover as a restore",
         )
     elif facts.synchronous_commit == "local":
@@ -385,7 +385,7 @@ def _effect_findings(facts: FleetFacts) -> Findings:
         listed = ", ".join(f"{reason} {number}" for reason, number in facts.parked.items())
         yield warn(
             "parked", f"{counted(parked, 'effect waits', 'effects wait')} for a person: {listed}",
-            "`effect-broker effects list --unresolved`, then `effects inspect ID`",
+            "`effect-broker effects unresolved`, then `effects inspect ID`",
         )  # fmt: skip
     else:
         yield ok("parked", "no effect waits for a person")
@@ -394,15 +394,15 @@ def _effect_findings(facts: FleetFacts) -> Findings:
         listed = ", ".join(f"{alert} {number}" for alert, number in facts.alerts.items())
         yield fail(
             "alerts", f"targets say otherwise than receipts: {listed}",
-            "`effect-broker effects inspect ID` shows what was seen; the contract promises more "
-            "than its target keeps",
+            "`effect-broker effects unresolved`, then `effects inspect ID` shows what was "
+            "seen; the contract promises more than its target keeps",
         )  # fmt: skip
     else:
         yield ok("alerts", "no target has contradicted a receipt")
     if facts.halted:
         yield fail(
             "restored", "the database went back in time: only idempotent effects are sent",
-            "record the lost interval before anything else is sent",
+            "find out what may be lost, then `effect-broker database resume` records the interval",
         )  # fmt: skip
     if facts.holds:
         yield warn(
