@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
@@ -32,7 +32,7 @@ from effect_broker.api import (
     tools,
     unresolved,
 )
-from effect_broker.api.bodies import read_submit
+from effect_broker.api.bodies import SubmitBody, read_submit
 from effect_broker.api.callers import (
     TEXT_PATTERN,
     AgeSeconds,
@@ -50,8 +50,9 @@ from effect_broker.api.documentation import (
     RESPONSES_LIST,
     RESPONSES_READY,
     RESPONSES_RECEIPT,
-    SUBMIT_DOCUMENTATION,
+    SUBMIT_EXAMPLE,
     add_examples,
+    documented,
 )
 from effect_broker.api.limits import RequestLimits
 from effect_broker.api.presentation import committed_body, effect_body
@@ -184,7 +185,23 @@ async def readyz(request: Request) -> Response:
     return JSONResponse(body, 200 if health.ready else 503)
 
 
-@_effects.post("", **SUBMIT_DOCUMENTATION)
+_SUBMIT: Final = documented(
+    SubmitBody,
+    SUBMIT_EXAMPLE,
+    {
+        202: "A new intent, durable now",
+        200: "A replay: the effect of this key as it stands",
+    },
+    problems={
+        409: "The key is bound to another request; nothing was sent",
+        422: "The request cannot become an intent; nothing was stored",
+        429: "The tenant makes too many requests; nothing was stored, submit again later",
+        503: "The database cannot be reached; submit again",
+    },
+)
+
+
+@_effects.post("", **_SUBMIT)
 async def submit(request: Request, tenant: Caller, wait: Wait = 0.0) -> Response:
     """Make an intent durable. 202 for a new one, 200 for a replay, 409 for another request under
     the same key. Repeating a submit is always safe."""

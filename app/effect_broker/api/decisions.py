@@ -11,7 +11,13 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, BeforeValidator, Field
 
-from effect_broker.api.bodies import STRICT, DecisionId, read_model, read_statement
+from effect_broker.api.bodies import (
+    STRICT,
+    DecisionId,
+    StatementBody,
+    read_model,
+    read_statement,
+)
 from effect_broker.api.callers import (
     Caller,
     known_id,
@@ -19,7 +25,7 @@ from effect_broker.api.callers import (
     services_of,
 )
 from effect_broker.api.documentation import (
-    RESOLVE_DOCUMENTATION,
+    RESOLVE_EXAMPLE,
     RESPONSES_PROPOSALS,
     RESPONSES_WISH,
     documented,
@@ -88,7 +94,23 @@ _APPROVE: Final = documented(
 )
 
 
-@router.post("/{effect_id}/resolve", **RESOLVE_DOCUMENTATION)
+_RESOLVE: Final = documented(
+    StatementBody,
+    RESOLVE_EXAMPLE,
+    {
+        200: "The effect as it stands now; `replayed` if the decision stood already",
+        202: "The contract asks for a second person; the statement waits for them",
+    },
+    problems={
+        404: "No such effect of this tenant",
+        409: "The effect has changed, or does not permit this, or it is too early",
+        422: "The statement is incomplete; nothing was stored",
+        503: "The database cannot be reached; send the same decision again",
+    },
+)
+
+
+@router.post("/{effect_id}/resolve", **_RESOLVE)
 async def resolve(request: Request, tenant: Caller, effect_id: str) -> Response:
     """Record what a person knows of an effect whose outcome the broker cannot settle.
 
