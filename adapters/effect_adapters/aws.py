@@ -17,7 +17,7 @@ import json
 import logging
 import re
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,17 +33,13 @@ from effect_adapters.base import (
     secret_value,
 )
 from effect_adapters.extras import ExtraMissing, require_extra
-from effect_adapters.http.bodies import ENVELOPE_BYTES_MAX
 from effect_adapters.http.connection import verifying_tls
 from effect_adapters.http.exchange import End, Lost, NotSent, OutgoingRequest, Reply, exchange
-from effect_adapters.http.rendering import request_target, target_origin
+from effect_adapters.http.rendering import ENVELOPE_VERSION, request_target, target_origin
 from effect_contracts.aws_settings import AwsCredentials
-from effect_contracts.canonical import JsonObject, JsonValue, canonical_bytes
-from effect_contracts.errors import InvalidPayload
 from effect_contracts.expressions import origin_of
 from effect_contracts.facts import Outcome
 
-ENVELOPE_VERSION: Final = 1
 # An answer to a write and the head of an object are small; an error is a short document.
 RESPONSE_BYTES_MAX: Final = 65_536
 
@@ -59,26 +55,6 @@ class AwsService:
     origin: str
     region: str
     credentials: AwsCredentials
-
-
-def envelope(method: str, url: str, headers: Iterable[tuple[str, str]], body: str | None) -> bytes:
-    """Return the wire request, as it is stored. Pure.
-
-    Raises:
-        RenderError: it is too large.
-    """
-    listed: list[JsonValue] = [[name, value] for name, value in headers]
-    content: JsonObject = {
-        "version": ENVELOPE_VERSION,
-        "method": method,
-        "url": url,
-        "headers": listed,
-        "body": body,
-    }
-    try:
-        return canonical_bytes(content, bytes_max=ENVELOPE_BYTES_MAX)
-    except InvalidPayload:
-        raise RenderError("request_too_large") from None
 
 
 class AwsSender:

@@ -18,7 +18,7 @@ import re
 import ssl
 from typing import Final
 
-from effect_adapters.aws import AwsSender, AwsService, envelope
+from effect_adapters.aws import AwsSender, AwsService
 from effect_adapters.base import (
     Answer,
     DispatchCall,
@@ -29,10 +29,11 @@ from effect_adapters.base import (
 )
 from effect_adapters.http.bodies import message_body
 from effect_adapters.http.exchange import Reply
+from effect_adapters.http.rendering import envelope, expanded
 from effect_contracts.aws_settings import S3Settings
 from effect_contracts.canonical import JsonValue
 from effect_contracts.document import ContractDocument
-from effect_contracts.expressions import UrlExpansionError, expand_url, origin_of
+from effect_contracts.expressions import origin_of
 from effect_contracts.facts import CODE_ALREADY_EXISTS, Outcome, Verdict
 
 KEY_HEADER: Final = "x-amz-meta-effect-key"
@@ -204,11 +205,7 @@ def _digest(text: str) -> str:
 
 
 def _url(settings: S3Settings, arguments: JsonValue, key: str) -> str:
-    try:
-        return expand_url(settings.url_template(), arguments, key)
-    except UrlExpansionError as error:
-        pointer = "/" + error.variable.replace(".", "/") if error.variable else ""
-        raise RenderError(error.code, pointer) from None
+    return expanded(settings.url_template(), arguments, key)
 
 
 def _object_id(url: str) -> str:

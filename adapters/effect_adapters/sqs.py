@@ -15,7 +15,7 @@ import ssl
 from typing import Any, Final
 
 from effect_adapters.answers import BodyInvalid, parse_answer
-from effect_adapters.aws import AwsSender, AwsService, envelope
+from effect_adapters.aws import AwsSender, AwsService
 from effect_adapters.base import (
     Answer,
     DispatchCall,
@@ -26,7 +26,7 @@ from effect_adapters.base import (
 )
 from effect_adapters.http.bodies import message_body
 from effect_adapters.http.exchange import Reply
-from effect_adapters.http.rendering import filled_template
+from effect_adapters.http.rendering import envelope, filled_template
 from effect_contracts.aws_settings import SqsSettings
 from effect_contracts.canonical import JsonValue, canonical_bytes
 from effect_contracts.document import ContractDocument
