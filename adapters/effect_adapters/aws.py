@@ -17,22 +17,29 @@ import json
 import logging
 import re
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from effect_adapters.base import Budget, Reach, RenderError, SecretResolver, SecretUnavailable
+from effect_adapters.base import (
+    Answer,
+    Budget,
+    DispatchCall,
+    Reach,
+    RenderError,
+    SecretResolver,
+    SecretUnavailable,
+    not_sent,
+    secret_value,
+)
 from effect_adapters.extras import ExtraMissing, require_extra
-from effect_adapters.http.bodies import ENVELOPE_BYTES_MAX
 from effect_adapters.http.connection import verifying_tls
-from effect_adapters.http.exchange import End, NotSent, OutgoingRequest, exchange
-from effect_adapters.http.rendering import request_target, target_origin
+from effect_adapters.http.exchange import End, Lost, NotSent, OutgoingRequest, Reply, exchange
+from effect_adapters.http.rendering import ENVELOPE_VERSION, request_target, target_origin
 from effect_contracts.aws_settings import AwsCredentials
-from effect_contracts.canonical import JsonObject, JsonValue, canonical_bytes
-from effect_contracts.errors import InvalidPayload
 from effect_contracts.expressions import origin_of
+from effect_contracts.facts import Outcome
 
-ENVELOPE_VERSION: Final = 1
 # An answer to a write and the head of an object are small; an error is a short document.
 RESPONSE_BYTES_MAX: Final = 65_536
 
@@ -48,26 +55,6 @@ class AwsService:
     origin: str
     region: str
     credentials: AwsCredentials
-
-
-def envelope(method: str, url: str, headers: Iterable[tuple[str, str]], body: str | None) -> bytes:
-    """Return the wire request, as it is stored. Pure.
-
-    Raises:
-        RenderError: it is too large.
-    """
-    listed: list[JsonValue] = [[name, value] for name, value in headers]
-    content: JsonObject = {
-        "version": ENVELOPE_VERSION,
-        "method": method,
-        "url": url,
-        "headers": listed,
-        "body": body,
-    }
-    try:
-        return canonical_bytes(content, bytes_max=ENVELOPE_BYTES_MAX)
-    except InvalidPayload:
-        raise RenderError("request_too_large") from None
 
 
 class AwsSender:
@@ -94,6 +81,23 @@ class AwsSender:
         return await exchange(
             request, budget, reach, RESPONSE_BYTES_MAX, self._own_tls or verifying_tls()
         )
+
+    async def dispatch(
+        self, service: AwsService, call: DispatchCall, read: Callable[[DispatchCall, Reply], Answer]
+    ) -> Answer:
+        """Send the call's stored request at most once; `read` says what a reply proves."""
+        end = await self.send(service, call.wire, call.budget, call.reach)
+        match end:
+            case NotSent(code):
+                return not_sent(code)
+            case Lost(code, status, digest):
+                return Answer(Outcome.AMBIGUOUS, code, status=status, response_digest=digest)
+            case Reply():
+                try:
+                    return read(call, end)
+                except Exception:
+                    # It came after the request had gone, and proves nothing.
+                    return Answer(Outcome.AMBIGUOUS, "adapter_error", status=end.status)
 
     def _signed(self, service: AwsService, wire: bytes) -> OutgoingRequest:
         require_extra(self._kind)
@@ -136,13 +140,7 @@ class AwsSender:
         return [(str(name), str(value)) for name, value in request.headers.items()]
 
     def _secret(self, reference: str) -> str:
-        try:
-            value = self._secrets(reference)
-        except SecretUnavailable:
-            raise
-        except Exception:
-            # Whatever a resolver met: its text may hold the value.
-            raise SecretUnavailable from None
+        value = secret_value(reference, self._secrets)
         if not _CREDENTIAL.fullmatch(value):
             raise RenderError("secret_invalid")
         return value

@@ -30,6 +30,30 @@ class SecretUnavailable(Exception):
     """A secret reference is not allowed or cannot be read; the text names no value."""
 
 
+def secret_value(reference: str, secrets: SecretResolver) -> str:
+    """Return the secret of a reference, read now.
+
+    Raises:
+        SecretUnavailable: it cannot be had, whatever the resolver met (a missing file, a broken
+            vault): the text of that may hold the value.
+    """
+    try:
+        return secrets(reference)
+    except SecretUnavailable:
+        raise
+    except Exception:
+        raise SecretUnavailable from None
+
+
+def name_or_secret(text: str, secrets: SecretResolver) -> str:
+    """Return a user name: as it stands, or the secret that it refers to.
+
+    Raises:
+        SecretUnavailable: see `secret_value`.
+    """
+    return secret_value(text, secrets) if text.startswith(("env:", "file:")) else text
+
+
 class RenderError(Exception):
     """Arguments and contract do not make a request. `code` is stable, the text holds no value.
 
@@ -131,6 +155,11 @@ class Answer:
     response_digest: str | None = None
     status: int | None = None
     operation: str | None = field(default=None, repr=False)
+
+
+def not_sent(code: str) -> Answer:
+    """Return the answer of an attempt of which it is proved that no byte has left."""
+    return Answer(Outcome.NOT_SENT, code, bytes_may_have_left=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from effect_adapters.base import Adapter, Answer, DispatchCall, Finding, ProbeCall
+from effect_adapters.base import Adapter, Answer, DispatchCall, Finding, ProbeCall, not_sent
 from effect_contracts.canonical import JsonValue
 from effect_contracts.document import CallerSettings, ContractDocument
-from effect_contracts.facts import Outcome, Verdict
+from effect_contracts.facts import Verdict
 
 __all__ = ["CallerAdapter", "Finding", "Probe", "ProbeCall", "Verdict"]
 
@@ -64,7 +64,7 @@ class CallerAdapter:
         """Send as the contract's `http` section says."""
         by_http = self._over_http(call.document)
         if by_http is None:
-            return Answer(Outcome.NOT_SENT, "caller_performs", bytes_may_have_left=False)
+            return not_sent("caller_performs")
         return await self._http.dispatch(replace(call, document=by_http))
 
     async def probe(self, call: ProbeCall) -> Finding:

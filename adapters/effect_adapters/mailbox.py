@@ -23,6 +23,7 @@ from email.parser import BytesHeaderParser
 from typing import Any, Final
 
 from effect_adapters.base import Budget, Finding
+from effect_adapters.smtp import DIGEST_HEADER
 from effect_contracts.facts import CODE_SEVERAL_MATCHES, Verdict
 from effect_contracts.smtp_settings import MailboxSettings
 
@@ -30,8 +31,7 @@ from effect_contracts.smtp_settings import MailboxSettings
 _FOUND_MAX: Final = 20
 # What a whole look-up may read: some headers of a few mails.
 _BYTES_MAX: Final = 1 << 20
-_DIGEST_HEADER: Final = "X-Effect-Digest"
-_HEADERS: Final = f"(BODY.PEEK[HEADER.FIELDS (MESSAGE-ID {_DIGEST_HEADER.upper()})])"
+_HEADERS: Final = f"(BODY.PEEK[HEADER.FIELDS (MESSAGE-ID {DIGEST_HEADER.upper()})])"
 
 
 class _Undecided(Exception):
@@ -187,7 +187,7 @@ class _Search:
                 raise _Undecided("fetch_failed")
             mail = BytesHeaderParser().parsebytes(_literal(parts))
             if str(mail.get("Message-ID", "")).strip() == message_id:
-                digests.append(str(mail.get(_DIGEST_HEADER, "")).strip())
+                digests.append(str(mail.get(DIGEST_HEADER, "")).strip())
         return digests
 
     def _close(self) -> None:

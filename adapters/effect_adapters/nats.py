@@ -32,6 +32,9 @@ from effect_adapters.base import (
     RenderError,
     SecretResolver,
     SecretUnavailable,
+    name_or_secret,
+    not_sent,
+    secret_value,
 )
 from effect_adapters.extras import ExtraMissing, require_extra
 from effect_adapters.http.bodies import message_body
@@ -111,14 +114,14 @@ class NatsAdapter:
             require_extra("nats")
             stored = json.loads(call.wire)
             if stored["version"] != WIRE_VERSION or stored["subject"] != settings.subject:
-                return _not_sent("wire_invalid")
+                return not_sent("wire_invalid")
             options = self._credentials(settings)
         except ExtraMissing as missing:
-            return _not_sent(missing.code)
+            return not_sent(missing.code)
         except SecretUnavailable:
-            return _not_sent("secret_unavailable")
+            return not_sent("secret_unavailable")
         except Exception:
-            return _not_sent("wire_invalid")
+            return not_sent("wire_invalid")
         if settings.server.startswith("tls:"):
             options["tls"] = self._own_tls or trusting_tls()
         return await _Publication(settings, call, stored, options).run()
@@ -132,18 +135,12 @@ class NatsAdapter:
             case None:
                 return {}
             case NatsPassword(username=username, password=password):
-                if username.startswith(("env:", "file:")):
-                    username = self._secret(username)
-                return {"user": username, "password": self._secret(password)}
+                return {
+                    "user": name_or_secret(username, self._secrets),
+                    "password": secret_value(password, self._secrets),
+                }
             case NatsToken(token=token):
-                return {"token": self._secret(token)}
-
-    def _secret(self, reference: str) -> str:
-        try:
-            return self._secrets(reference)
-        except Exception:
-            # Whatever a resolver met: its text may hold the value.
-            raise SecretUnavailable from None
+                return {"token": secret_value(token, self._secrets)}
 
 
 class _Publication:
@@ -178,7 +175,7 @@ class _Publication:
 
         budget = self._call.budget
         if budget.remaining_seconds() <= 0:
-            return _not_sent("budget_spent")
+            return not_sent("budget_spent")
         client = Client()
         self._way = Way(budget, private=self._settings.server.startswith("tls:"))
         # The library has no place to give one; a test asserts that it still takes this one.
@@ -207,7 +204,7 @@ class _Publication:
 
     def _unfinished(self, code: str) -> Answer:
         if not self._sent:
-            return _not_sent(self._way.refusal or code)
+            return not_sent(self._way.refusal or code)
         if self._denied:
             # By the server's own word, and by name: it did not take the publish.
             return Answer(Outcome.REJECTED, "access_denied")
@@ -229,10 +226,10 @@ class _Publication:
         stream = client.jetstream(timeout=seconds)
         short = await self._window_problem(stream)
         if short is not None:
-            return _not_sent(short)
+            return not_sent(short)
         self._call.reach("before_socket_write")
         if self._call.budget.remaining_seconds() <= 0:
-            return _not_sent("budget_spent")
+            return not_sent("budget_spent")
         self._way.armed = True
         try:
             ack = await self._heard(
@@ -327,10 +324,6 @@ def _connect_code(error: Exception) -> str:
 def _error_answer(error: APIError) -> Answer:
     outcome, code = _ERRORS.get(error.err_code or 0, (Outcome.AMBIGUOUS, "unlisted_error"))
     return Answer(outcome, code)
-
-
-def _not_sent(code: str) -> Answer:
-    return Answer(Outcome.NOT_SENT, code, bytes_may_have_left=False)
 
 
 def _settings(document: ContractDocument) -> NatsSettings:

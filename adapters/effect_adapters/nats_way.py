@@ -10,18 +10,16 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from nats.aio.transport import TcpTransport
 
 from effect_adapters.base import Budget
+from effect_adapters.http.connection import PLAIN_CLOSE, RESET_ON_CLOSE
 
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 # Of one attempt: what the server says of itself and of the stream, and one acknowledgement.
 _READ_BYTES_MAX = 4 << 20
-_PLAIN_CLOSE = struct.pack("ii", 0, 0)
 
 
 class WayRefused(OSError):
@@ -63,7 +61,7 @@ class Way(TcpTransport):
     async def connect(self, *arguments: Any, **options: Any) -> None:
         """Connect, with a reset as the end of it."""
         await super().connect(*arguments, **options)
-        self._linger(_RESET_ON_CLOSE)
+        self._linger(RESET_ON_CLOSE)
         self.connected = True
 
     async def connect_tls(self, *arguments: Any, **options: Any) -> None:
@@ -123,7 +121,7 @@ class Way(TcpTransport):
 
     def release(self) -> None:
         """An answer is in: the end is a plain close."""
-        self._linger(_PLAIN_CLOSE)
+        self._linger(PLAIN_CLOSE)
 
     def _linger(self, value: bytes) -> None:
         assert self._io_writer is not None, "connected"

@@ -25,7 +25,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from effect_adapters.answers import BodyInvalid, extract, parse_answer
-from effect_adapters.base import Answer, DispatchCall, RenderError
+from effect_adapters.base import Answer, DispatchCall, RenderError, not_sent
 from effect_contracts.canonical import JsonValue, canonical_bytes
 from effect_contracts.document import ContractDocument, PostgresSettings
 from effect_contracts.errors import InvalidPayload
@@ -100,11 +100,11 @@ class PostgresFunctionAdapter:
         settings = _settings(call.document)
         stored = json.loads(call.wire)
         if stored["version"] != CALL_VERSION or stored["function"] != settings.function:
-            return Answer(Outcome.NOT_SENT, "wire_invalid", bytes_may_have_left=False)
+            return not_sent("wire_invalid")
         call.reach("before_socket_write")
         remaining_seconds = call.budget.remaining_seconds()
         if remaining_seconds <= 0:
-            return Answer(Outcome.NOT_SENT, "budget_spent", bytes_may_have_left=False)
+            return not_sent("budget_spent")
         try:
             async with connection.transaction(_SAVEPOINT):
                 return await _run(connection, settings, stored, remaining_seconds)

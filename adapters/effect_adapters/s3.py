@@ -18,7 +18,7 @@ import re
 import ssl
 from typing import Final
 
-from effect_adapters.aws import AwsSender, AwsService, envelope
+from effect_adapters.aws import AwsSender, AwsService
 from effect_adapters.base import (
     Answer,
     DispatchCall,
@@ -28,11 +28,12 @@ from effect_adapters.base import (
     SecretResolver,
 )
 from effect_adapters.http.bodies import message_body
-from effect_adapters.http.exchange import Lost, NotSent, Reply
+from effect_adapters.http.exchange import Reply
+from effect_adapters.http.rendering import envelope, expanded
 from effect_contracts.aws_settings import S3Settings
 from effect_contracts.canonical import JsonValue
 from effect_contracts.document import ContractDocument
-from effect_contracts.expressions import UrlExpansionError, expand_url, origin_of
+from effect_contracts.expressions import origin_of
 from effect_contracts.facts import CODE_ALREADY_EXISTS, Outcome, Verdict
 
 KEY_HEADER: Final = "x-amz-meta-effect-key"
@@ -102,19 +103,8 @@ class S3Adapter:
 
     async def dispatch(self, call: DispatchCall) -> Answer:
         """Create the object if its name is free, at most once, within the budget."""
-        end = await self._sender.send(
-            _service(_settings(call.document)), call.wire, call.budget, call.reach
-        )
-        match end:
-            case NotSent(code):
-                return Answer(Outcome.NOT_SENT, code, bytes_may_have_left=False)
-            case Lost(code, status, digest):
-                return Answer(Outcome.AMBIGUOUS, code, status=status, response_digest=digest)
-            case Reply():
-                try:
-                    return _answer_of(call, end)
-                except Exception:
-                    return Answer(Outcome.AMBIGUOUS, "adapter_error", status=end.status)
+        service = _service(_settings(call.document))
+        return await self._sender.dispatch(service, call, _answer_of)
 
     async def probe(self, call: ProbeCall) -> Finding:
         """Read the object's metadata (and its first byte), within the budget."""
@@ -215,11 +205,7 @@ def _digest(text: str) -> str:
 
 
 def _url(settings: S3Settings, arguments: JsonValue, key: str) -> str:
-    try:
-        return expand_url(settings.url_template(), arguments, key)
-    except UrlExpansionError as error:
-        pointer = "/" + error.variable.replace(".", "/") if error.variable else ""
-        raise RenderError(error.code, pointer) from None
+    return expanded(settings.url_template(), arguments, key)
 
 
 def _object_id(url: str) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, assert_never
 
-from effect_adapters.base import Answer, DispatchCall, Finding, ProbeCall, RenderError
+from effect_adapters.base import Answer, DispatchCall, Finding, ProbeCall, RenderError, not_sent
 from effect_contracts.canonical import JsonValue, canonical_bytes, first_difference
 from effect_contracts.document import ContractDocument, SimulatedSettings
 from effect_contracts.errors import InvalidPayload
@@ -67,11 +67,11 @@ class SimulatedAdapter:
         """Hand the stored request to the target once, if the last gate lets it through."""
         target = self._targets.get(_settings(call.document).target)
         if target is None:
-            return Answer(Outcome.NOT_SENT, "target_missing", bytes_may_have_left=False)
+            return not_sent("target_missing")
         wire = json.loads(call.wire)
         call.reach("before_socket_write")
         if call.budget.remaining_seconds() <= 0:
-            return Answer(Outcome.NOT_SENT, "budget_spent", bytes_may_have_left=False)
+            return not_sent("budget_spent")
         try:
             return await target.receive(wire["key"], wire["arguments"], call)
         except Exception:
@@ -148,7 +148,7 @@ class LedgerTarget:
         """See `SimulatedTarget`."""
         fate = self._next_fate()
         if fate is Fate.UNREACHED:
-            return Answer(Outcome.NOT_SENT, "connect_refused", bytes_may_have_left=False)
+            return not_sent("connect_refused")
         self.arrivals.append(key)
         match fate:
             case Fate.OK:

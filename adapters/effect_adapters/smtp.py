@@ -21,7 +21,6 @@ import json
 import re
 import socket
 import ssl
-import struct
 from email.errors import HeaderParseError, MessageError
 from email.headerregistry import Address
 from email.message import EmailMessage
@@ -37,10 +36,13 @@ from effect_adapters.base import (
     RenderError,
     SecretResolver,
     SecretUnavailable,
+    name_or_secret,
+    not_sent,
+    secret_value,
 )
 from effect_adapters.extras import ExtraMissing, require_extra
 from effect_adapters.http.bodies import filled
-from effect_adapters.http.connection import trusting_tls
+from effect_adapters.http.connection import PLAIN_CLOSE, RESET_ON_CLOSE, trusting_tls
 from effect_contracts.canonical import JsonObject, JsonValue, canonical_bytes
 from effect_contracts.document import ContractDocument
 from effect_contracts.errors import InvalidPayload
@@ -60,9 +62,6 @@ _ADDRESS: Final = re.compile(ADDRESS_PATTERN)
 # The left side of a Message-ID without quotes (RFC 5322, dot-atom).
 _KEY: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
-
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-_PLAIN_CLOSE = struct.pack("ii", 0, 0)
 
 _START_INPUT: Final = 354
 _COMPLETED: Final = 250
@@ -110,14 +109,14 @@ class SmtpAdapter:
             require_extra("smtp")
             stored = json.loads(call.wire)
             if stored["version"] != WIRE_VERSION or stored["from"] != settings.sender:
-                return _not_sent("wire_invalid")
+                return not_sent("wire_invalid")
             login = None if settings.login is None else credentials(settings.login, self._secrets)
         except ExtraMissing as missing:
-            return _not_sent(missing.code)
+            return not_sent(missing.code)
         except SecretUnavailable:
-            return _not_sent("secret_unavailable")
+            return not_sent("secret_unavailable")
         except Exception:
-            return _not_sent("wire_invalid")
+            return not_sent("wire_invalid")
         tls = self._own_tls or trusting_tls()
         return await _Submission(settings, call, stored, login, tls).run()
 
@@ -147,14 +146,7 @@ def credentials(login: MailLogin, secrets: SecretResolver) -> tuple[str, str]:
     Raises:
         SecretUnavailable: one of them cannot be had.
     """
-    try:
-        username = login.username
-        if username.startswith(("env:", "file:")):
-            username = secrets(username)
-        return username, secrets(login.password)
-    except Exception:
-        # Whatever a resolver met: its text may hold the value.
-        raise SecretUnavailable from None
+    return name_or_secret(login.username, secrets), secret_value(login.password, secrets)
 
 
 # The mail --------------------------------------------------------------------------------------
@@ -268,7 +260,7 @@ class _Submission:
 
         budget, settings = self._call.budget, self._settings
         if budget.remaining_seconds() <= 0:
-            return _not_sent("budget_spent")
+            return not_sent("budget_spent")
         username, password = self._login or (None, None)
         client = SMTP(
             hostname=settings.host,
@@ -298,12 +290,12 @@ class _Submission:
             await asyncio.sleep(0)  # in which the loop closes the socket
 
     def _unfinished(self, code: str) -> Answer:
-        return Answer(Outcome.AMBIGUOUS, code) if self._dot_left else _not_sent(code)
+        return Answer(Outcome.AMBIGUOUS, code) if self._dot_left else not_sent(code)
 
     async def _sent(self, client: SMTP) -> Answer:
         await client.connect()
         self._transport = client.transport
-        self._linger(_RESET_ON_CLOSE)
+        self._linger(RESET_ON_CLOSE)
         self._stage = "envelope"
         await self._envelope(client)
         protocol = client.protocol
@@ -316,7 +308,7 @@ class _Submission:
         protocol.write(self._text())
         self._call.reach("before_socket_write")
         if self._call.budget.remaining_seconds() <= 0:
-            return _not_sent("budget_spent")
+            return not_sent("budget_spent")
         # Listening first: what comes while nobody listens is dropped by the library.
         answer = asyncio.ensure_future(protocol.read_response())
         try:
@@ -355,7 +347,7 @@ class _Submission:
 
     def _answered(self, code: int, text: str) -> Answer:
         if code == _COMPLETED:
-            self._linger(_PLAIN_CLOSE)
+            self._linger(PLAIN_CLOSE)
             identity = self._message_id()
             fields: dict[str, JsonValue] = {"message_id": identity, "reply": _shown(text)}
             return Answer(
@@ -386,7 +378,7 @@ def _refused(refusal: _Refusal) -> Answer:
         return Answer(Outcome.REJECTED, name, status=code)
     if 400 <= code <= 499:
         return Answer(Outcome.RETRYABLE, name, status=code)
-    return _not_sent("unexpected_reply")
+    return not_sent("unexpected_reply")
 
 
 def _code(error: Exception, stage: str) -> str:
@@ -419,10 +411,6 @@ def _shown(text: str) -> str:
 
 def _status(code: int) -> int | None:
     return code if 100 <= code <= 999 else None
-
-
-def _not_sent(code: str) -> Answer:
-    return Answer(Outcome.NOT_SENT, code, bytes_may_have_left=False)
 
 
 def _settings(document: ContractDocument) -> SmtpSettings:

@@ -15,7 +15,7 @@ import ssl
 from typing import Any, Final
 
 from effect_adapters.answers import BodyInvalid, parse_answer
-from effect_adapters.aws import AwsSender, AwsService, envelope
+from effect_adapters.aws import AwsSender, AwsService
 from effect_adapters.base import (
     Answer,
     DispatchCall,
@@ -25,8 +25,8 @@ from effect_adapters.base import (
     SecretResolver,
 )
 from effect_adapters.http.bodies import message_body
-from effect_adapters.http.exchange import Lost, NotSent, Reply
-from effect_adapters.http.rendering import filled_template
+from effect_adapters.http.exchange import Reply
+from effect_adapters.http.rendering import envelope, filled_template
 from effect_contracts.aws_settings import SqsSettings
 from effect_contracts.canonical import JsonValue, canonical_bytes
 from effect_contracts.document import ContractDocument
@@ -114,17 +114,7 @@ class SqsAdapter:
         service = AwsService(
             "sqs", origin_of(settings.queue_url), settings.region, settings.credentials
         )
-        end = await self._sender.send(service, call.wire, call.budget, call.reach)
-        match end:
-            case NotSent(code):
-                return Answer(Outcome.NOT_SENT, code, bytes_may_have_left=False)
-            case Lost(code, status, digest):
-                return Answer(Outcome.AMBIGUOUS, code, status=status, response_digest=digest)
-            case Reply():
-                try:
-                    return _answer_of(call, end)
-                except Exception:
-                    return Answer(Outcome.AMBIGUOUS, "adapter_error", status=end.status)
+        return await self._sender.dispatch(service, call, _answer_of)
 
     async def probe(self, call: ProbeCall) -> Finding:
         """A queue cannot be asked for a message."""

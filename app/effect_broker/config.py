@@ -19,6 +19,9 @@ EFFECT_BROKER_CONSOLE_ORIGIN        what browsers call this site, behind a proxy
 EFFECT_BROKER_PROBES                registered probes of workers, as module:registry
 EFFECT_BROKER_WORKER_CONCURRENCY    runs that a worker holds at once (default 400)
 EFFECT_BROKER_TENANT_CONCURRENCY    of these, one tenant's (default: a quarter, at least 1)
+EFFECT_BROKER_QUEUE_POLL_SECONDS    how often the queue is asked (default 0.1)
+EFFECT_BROKER_HEARTBEAT_TTL_SECONDS after this without a beat a worker is dead to its peers
+                                    (default 3); the same for all processes
 EFFECT_BROKER_DRAIN_SECONDS         how long SIGTERM lets sends run (default 60)
 EFFECT_BROKER_TENANT_REQUESTS_PER_SECOND  of one tenant to one API process (default: no limit)
 EFFECT_BROKER_TENANT_REQUESTS_BURST       of these, at once (default: twice that number)
@@ -28,6 +31,8 @@ EFFECT_BROKER_METRICS_HOST          the address of that port (default 127.0.0.1)
 EFFECT_BROKER_LOG_LEVEL             DEBUG, INFO (default), WARNING, ERROR or CRITICAL
 EFFECT_BROKER_LOG_FORMAT            `text` or `json` (default: json in production)
 EFFECT_BROKER_TRACING               spans to the collector that OTEL_* name (default false)
+
+docs/configuration.md has them for operators, with those that other modules own.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 
 import httpx
@@ -50,12 +51,16 @@ async def test_a_decision_is_shown_then_recorded_then_opened_again(
     group = ("--reason", "outcome_unknown", "--tool", "demo.charge", "--decision-id", "d-1")
     shown = await said(*SAID, *group)
     assert all(effect_id in shown for effect_id in effects)
+    preview = json.loads(await said(*SAID, *group, "--json"))
+    assert (preview["recorded"], preview["conclusion"]) == (False, "committed")
+    assert sorted(row["effect_id"] for row in preview["effects"]) == sorted(effects)
     assert deployment.count("effect_resolutions") == 0
     recorded = await said(*SAID, *group, "--yes")
     assert recorded.count("settled") == 2
     assert "closed" in recorded
     assert deployment.count("effect_resolutions") == 2
     assert "nothing of this group" in await said(*SAID, *group, "--yes")
+    assert json.loads(await said(*SAID, *group, "--yes", "--json"))["effects"] == []
     assert "closed" in await said("decisions", "list", "--tenant", "acme")
     effect_id = (await _doubt(deployment, "later"))[0]
     shown = await said("decisions", "show", "d-1", "--tenant", "acme")

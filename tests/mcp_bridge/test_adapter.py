@@ -17,6 +17,7 @@ from effect_adapters.base import (
     Budget,
     DispatchCall,
     RenderError,
+    SecretResolver,
     SecretUnavailable,
 )
 from effect_adapters.mcp import McpAdapter
@@ -68,8 +69,9 @@ async def dispatch(
     seconds: float = 5.0,
     reach: Callable[[str], None] = lambda _: None,
     read: Callable[[], float] = time.monotonic,
+    secrets: SecretResolver = secret,
 ) -> Answer:
-    adapter = McpAdapter(secret)
+    adapter = McpAdapter(secrets)
     return await adapter.dispatch(
         DispatchCall(
             effect_id=uuid4(),
@@ -244,6 +246,23 @@ async def test_what_stops_before_the_call_is_not_sent(
     answer = await dispatch(contract(server=server))
     assert (answer.outcome, answer.code) == (Outcome.NOT_SENT, code)
     assert not answer.bytes_may_have_left
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        "{kind: http, url: 'http://127.0.0.1:9/', headers: {A: {secret: 'env:ANY'}}}",
+        "{kind: program, program: no-secret}",
+    ],
+)
+async def test_whatever_a_resolver_meets_is_a_secret_that_cannot_be_had(
+    broken_programs: None, server: str
+) -> None:
+    def broken(_reference: str) -> str:
+        raise RuntimeError("the vault said: hunter2")
+
+    answer = await dispatch(contract(server=server), secrets=broken)
+    assert (answer.outcome, answer.code) == (Outcome.NOT_SENT, "secret_unavailable")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from effect_adapters.base import (
     RenderError,
     SecretResolver,
     SecretUnavailable,
+    not_sent,
 )
 from effect_adapters.http.classify import answer_of
 from effect_adapters.http.connection import verifying_tls
@@ -65,7 +66,7 @@ class HttpAdapter:
         except Exception:
             refusal = "wire_invalid"  # nothing has been sent yet
         if refusal is not None:
-            return Answer(Outcome.NOT_SENT, refusal, bytes_may_have_left=False)
+            return not_sent(refusal)
         end = await exchange(
             request, call.budget, call.reach, settings.response_bytes_max, self._tls()
         )

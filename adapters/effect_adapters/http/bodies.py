@@ -100,12 +100,7 @@ def _written(body: JsonBody | FormBody | TextBody, content: Any) -> tuple[str | 
 
 def _content(body: Body, arguments: JsonValue, key: str) -> Any:
     assert not isinstance(body, NoBody)
-    if body.content is None:
-        return arguments
-    filled = fill(body.content, arguments, key)
-    if filled is _ABSENT:
-        raise RenderError("body_field_missing")
-    return filled
+    return arguments if body.content is None else filled(body.content, arguments, key)
 
 
 def fill(template: Any, arguments: JsonValue, key: str) -> Any:

@@ -21,7 +21,7 @@ from effect_adapters.answers import (
     parse_answer,
     portable_or_none,
 )
-from effect_adapters.base import Answer
+from effect_adapters.base import Answer, not_sent
 from effect_adapters.http.exchange import End, Lost, NotSent, Reply
 from effect_contracts.bounded_schema import ANSWER_STEPS_MAX, CheckTooCostly, Work
 from effect_contracts.expressions import search
@@ -156,7 +156,7 @@ def answer_of(settings: HttpSettings, end: End) -> Answer:
     """Return what the end of a dispatch proves under the contract. Pure and total."""
     match end:
         case NotSent(code):
-            return Answer(Outcome.NOT_SENT, code, bytes_may_have_left=False)
+            return not_sent(code)
         case Lost(code, status, digest):
             return Answer(Outcome.AMBIGUOUS, code, status=status, response_digest=digest)
         case Reply():

@@ -18,7 +18,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import certifi
 import httpcore
@@ -27,8 +27,9 @@ from effect_adapters.base import Budget
 
 T = TypeVar("T")
 
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-_PLAIN_CLOSE = struct.pack("ii", 0, 0)
+# Values of SO_LINGER. A reset drops what the kernel still holds, which a plain close would send on.
+RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+PLAIN_CLOSE: Final = struct.pack("ii", 0, 0)
 
 # The budget is read again before each piece of a body. 64 KiB is what one TLS read or write of
 # OpenSSL and one asyncio read handle at most, and far below a default send buffer.
@@ -179,7 +180,7 @@ class Connection(httpcore.AsyncNetworkStream):
     def release(self) -> None:
         """Close in peace, after a complete answer."""
         if self._sock.fileno() != -1:
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _PLAIN_CLOSE)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, PLAIN_CLOSE)
             self._sock.close()
 
     def get_extra_info(self, info: str) -> Any:
@@ -286,7 +287,7 @@ async def _open(family: int, kind: int, protocol: int, address: Any) -> socket.s
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         await asyncio.get_running_loop().sock_connect(sock, address)
     except BaseException:
         sock.close()

@@ -17,10 +17,11 @@ from __future__ import annotations
 import binascii
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, Final, assert_never
 from urllib.parse import quote, urlsplit
 
-from effect_adapters.base import RenderError, SecretResolver, SecretUnavailable
+from effect_adapters.base import RenderError, SecretResolver, secret_value
 from effect_adapters.http.bodies import ENVELOPE_BYTES_MAX, request_body, scalar_text
 from effect_adapters.http.exchange import Origin, OutgoingRequest
 from effect_contracts.canonical import JsonObject, JsonValue, canonical_bytes
@@ -100,7 +101,7 @@ def render(settings: HttpSettings, arguments: JsonValue, key: str) -> bytes:
     if isinstance(settings.key, KeyInHeader):
         value = settings.key.prefix + key + settings.key.suffix
         _put(headers, settings.key.name, _header_text(value, ""))
-    return _envelope(settings.method, _url(settings, arguments, key), headers, body)
+    return envelope(settings.method, _url(settings, arguments, key), headers.values(), body)
 
 
 def render_probe(
@@ -114,7 +115,7 @@ def render_probe(
     url = _expanded(probe.url, arguments, key, settings)
     headers = _reading_headers(settings, arguments, key)
     _add_headers(headers, probe.headers, arguments, key)
-    return _envelope(probe.method, url, headers, None)
+    return envelope(probe.method, url, headers.values(), None)
 
 
 def render_poll(settings: HttpSettings, arguments: JsonValue, key: str, operation: str) -> bytes:
@@ -131,7 +132,7 @@ def render_poll(settings: HttpSettings, arguments: JsonValue, key: str, operatio
         url = _expanded(accepted.poll_url, arguments, key, settings, operation)
     else:
         url = same_origin_url(settings.url, operation)
-    return _envelope("GET", url, _reading_headers(settings, arguments, key), None)
+    return envelope("GET", url, _reading_headers(settings, arguments, key).values(), None)
 
 
 def same_origin_url(base: str, reference: str) -> str:
@@ -154,11 +155,16 @@ def same_origin_url(base: str, reference: str) -> str:
     return reference.partition("#")[0]
 
 
-def _envelope(
-    method: str, url: str, headers: dict[str, tuple[str, JsonValue]], body: str | None
+def envelope(
+    method: str, url: str, headers: Iterable[tuple[str, JsonValue]], body: str | None
 ) -> bytes:
-    listed: list[JsonValue] = [[name, value] for name, value in headers.values()]
-    envelope: JsonObject = {
+    """Return the wire request, as it is stored. Pure.
+
+    Raises:
+        RenderError: it is too large.
+    """
+    listed: list[JsonValue] = [[name, value] for name, value in headers]
+    content: JsonObject = {
         "version": ENVELOPE_VERSION,
         "method": method,
         "url": url,
@@ -166,7 +172,7 @@ def _envelope(
         "body": body,
     }
     try:
-        return canonical_bytes(envelope, bytes_max=ENVELOPE_BYTES_MAX)
+        return canonical_bytes(content, bytes_max=ENVELOPE_BYTES_MAX)
     except InvalidPayload:
         # Arguments and contract are checked values; only the size is left to be wrong.
         raise RenderError("request_too_large") from None
@@ -189,6 +195,19 @@ def with_parameter(url: str, name: str, value: str) -> str:
     return f"{path}?{'&'.join(kept)}"
 
 
+def expanded(template: str, arguments: JsonValue, key: str, operation: str | None = None) -> str:
+    """Return the URL of a checked template, whatever its origin. Pure.
+
+    Raises:
+        RenderError: the arguments do not make a URL.
+    """
+    try:
+        return expand_url(template, arguments, key, operation)
+    except UrlExpansionError as error:
+        pointer = "/" + error.variable.replace(".", "/") if error.variable else ""
+        raise RenderError(error.code, pointer) from None
+
+
 def _expanded(
     template: str,
     arguments: JsonValue,
@@ -196,11 +215,7 @@ def _expanded(
     settings: HttpSettings,
     operation: str | None = None,
 ) -> str:
-    try:
-        url = expand_url(template, arguments, key, operation)
-    except UrlExpansionError as error:
-        pointer = "/" + error.variable.replace(".", "/") if error.variable else ""
-        raise RenderError(error.code, pointer) from None
+    url = expanded(template, arguments, key, operation)
     if not _is_of_origin(url, origin_of(settings.url)):
         raise RenderError("origin_changed")
     return url
@@ -380,13 +395,7 @@ def _resolved(value: Any, secrets: SecretResolver) -> str:
 
 
 def _secret(reference: str, secrets: SecretResolver, utf8: bool = False) -> str:
-    try:
-        value = secrets(reference)
-    except SecretUnavailable:
-        raise
-    except Exception:
-        # Whatever a resolver met (a missing file, a broken vault): its text may hold the value.
-        raise SecretUnavailable from None
+    value = secret_value(reference, secrets)
     if not value or (not utf8 and not _HEADER_TEXT.fullmatch(value)):
         raise SecretInvalid
     return value

@@ -21,6 +21,8 @@ from effect_adapters.base import (
     RenderError,
     SecretResolver,
     SecretUnavailable,
+    not_sent,
+    secret_value,
 )
 from effect_adapters.extras import ExtraMissing, require_extra
 from effect_adapters.http.bodies import fill
@@ -106,7 +108,7 @@ class McpAdapter:
             wire: Any = parse_strict(call.wire, bytes_max=_WIRE_BYTES_MAX)
             out = ToolCall(wire["tool"], wire["arguments"], wire["meta"])
         except Exception:
-            return Answer(Outcome.NOT_SENT, "wire_invalid", bytes_may_have_left=False)
+            return not_sent("wire_invalid")
         end = await self._call(settings, out, call.budget, call.reach)
         try:
             return answer_of(settings, end)
@@ -180,7 +182,11 @@ class McpAdapter:
     def _headers(self, server: McpUrl) -> dict[str, str]:
         headers = {}
         for name, value in server.headers.items():
-            text = value if isinstance(value, str) else value.prefix + self._secrets(value.secret)
+            text = (
+                value
+                if isinstance(value, str)
+                else value.prefix + secret_value(value.secret, self._secrets)
+            )
             if not text.isascii() or not text.isprintable():
                 raise _NotPrepared("secret_invalid")
             headers[name] = text

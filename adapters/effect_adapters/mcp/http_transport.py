@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-import struct
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -20,10 +19,11 @@ import httpx2
 from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 
+from effect_adapters.http.connection import RESET_ON_CLOSE
 from effect_adapters.mcp.bounded import Compressed, ask_plainly, bounded
 from effect_adapters.mcp.gate import Gate
 
-_RESET_ON_CLOSE: Final = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+_RESET_ON_CLOSE: Final = (socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
 # The farewell to a session is a courtesy.
 _FAREWELL_SECONDS: Final = 2.0
 _GATE_EVENT: Final = "http11.send_request_headers.started"

@@ -26,7 +26,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from effect_adapters.base import SecretResolver
+from effect_adapters.base import SecretResolver, secret_value
 from effect_contracts.document_text import json_text, problems_of, read_yaml
 from effect_contracts.errors import ContractInvalid
 from effect_contracts.expressions import HeaderPrefix, SecretReference
@@ -129,5 +129,8 @@ def runnable(program: Program, secrets: SecretResolver) -> Runnable:
     """
     env = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     for name, value in program.env.items():
-        env[name] = value if isinstance(value, str) else value.prefix + secrets(value.secret)
+        if isinstance(value, str):
+            env[name] = value
+        else:
+            env[name] = value.prefix + secret_value(value.secret, secrets)
     return Runnable(program.command, program.args, env, program.cwd)

@@ -13,7 +13,7 @@ from effect_adapters.answers import (
     parse_answer,
     portable_or_none,
 )
-from effect_adapters.base import Answer, Finding
+from effect_adapters.base import Answer, Finding, not_sent
 from effect_adapters.mcp.ends import End, Lost, NotSent, Told
 from effect_contracts.canonical import JsonValue, canonical_bytes, first_difference
 from effect_contracts.errors import InvalidPayload
@@ -85,7 +85,7 @@ def answer_of(settings: McpSettings, end: End) -> Answer:
     """Return what the end of a dispatch proves under the contract. Total."""
     match end:
         case NotSent(code):
-            return Answer(Outcome.NOT_SENT, code, bytes_may_have_left=False)
+            return not_sent(code)
         case Lost(code, status):
             return Answer(Outcome.AMBIGUOUS, code, status=status)
         case Told():

@@ -32,11 +32,15 @@ from effect_broker.api import (
     tools,
     unresolved,
 )
-from effect_broker.api.bodies import read_submit
+from effect_broker.api.bodies import SubmitBody, read_submit
 from effect_broker.api.callers import (
     TEXT_PATTERN,
+    AgeSeconds,
     Caller,
-    known_effect_id,
+    KeyPrefix,
+    States,
+    ToolName,
+    known_id,
     only_known_parameters,
     services_of,
 )
@@ -46,13 +50,14 @@ from effect_broker.api.documentation import (
     RESPONSES_LIST,
     RESPONSES_READY,
     RESPONSES_RECEIPT,
-    SUBMIT_DOCUMENTATION,
+    SUBMIT_EXAMPLE,
     add_examples,
+    documented,
 )
 from effect_broker.api.limits import RequestLimits
 from effect_broker.api.presentation import committed_body, effect_body
 from effect_broker.api.services import Health, ServicesContext
-from effect_broker.api.waiting import Waits
+from effect_broker.api.waiting import WAIT_SECONDS_MAX, Waits
 from effect_broker.intake import EffectRequest, Tenant
 from effect_broker.protocol.ports import StoreError
 from effect_broker.protocol.submission import Submitted
@@ -64,20 +69,13 @@ from effect_broker.reading import (
     EffectFilter,
     detail_of,
 )
-from effect_broker.receipts import receipt_document, signature_bodies
-from effect_contracts.canonical import parse_strict
+from effect_broker.receipts import opened_result, receipt_body
 from effect_contracts.errors import (
     NotFound,
     RateLimited,
     RequestMalformed,
 )
-from effect_contracts.facts import EffectState
 from effect_contracts.life import is_final
-
-WAIT_SECONDS_MAX: Final = 60.0
-
-# A hundred years: larger ages select the same, and the database's intervals end somewhere.
-_AGE_SECONDS_MAX: Final = 100 * 366 * 86400
 
 
 def create_app(
@@ -187,7 +185,23 @@ async def readyz(request: Request) -> Response:
     return JSONResponse(body, 200 if health.ready else 503)
 
 
-@_effects.post("", **SUBMIT_DOCUMENTATION)
+_SUBMIT: Final = documented(
+    SubmitBody,
+    SUBMIT_EXAMPLE,
+    {
+        202: "A new intent, durable now",
+        200: "A replay: the effect of this key as it stands",
+    },
+    problems={
+        409: "The key is bound to another request; nothing was sent",
+        422: "The request cannot become an intent; nothing was stored",
+        429: "The tenant makes too many requests; nothing was stored, submit again later",
+        503: "The database cannot be reached; submit again",
+    },
+)
+
+
+@_effects.post("", **_SUBMIT)
 async def submit(request: Request, tenant: Caller, wait: Wait = 0.0) -> Response:
     """Make an intent durable. 202 for a new one, 200 for a replay, 409 for another request under
     the same key. Repeating a submit is always safe."""
@@ -220,9 +234,7 @@ async def get_effect(
     or when the time is over."""
     # A place first: who finds none has cost nothing.
     with _place(request, tenant, wait):
-        detail = await services_of(request).reads.effect(
-            tenant.tenant_id, known_effect_id(effect_id)
-        )
+        detail = await services_of(request).reads.effect(tenant.tenant_id, known_id(effect_id))
         detail = await _once_still(request, tenant, detail, wait)
     return JSONResponse(effect_body(detail, attempts=True))
 
@@ -231,13 +243,11 @@ async def get_effect(
 async def list_effects(
     request: Request,
     tenant: Caller,
-    status: Annotated[list[EffectState] | None, Query(description="Any of these states.")] = None,
+    status: States = None,
     reason: Annotated[str | None, Query(max_length=64, pattern=TEXT_PATTERN)] = None,
-    tool: Annotated[str | None, Query(max_length=255, pattern=TEXT_PATTERN)] = None,
-    operation_prefix: Annotated[str | None, Query(max_length=255, pattern="^[!-~]*$")] = None,
-    older_than_seconds: Annotated[
-        float | None, Query(ge=0, le=_AGE_SECONDS_MAX, allow_inf_nan=False)
-    ] = None,
+    tool: ToolName = None,
+    operation_prefix: KeyPrefix = None,
+    older_than_seconds: AgeSeconds = None,
     unresolved: Annotated[bool, Query(description="Only effects that are not final.")] = False,
     parent: Annotated[UUID | None, Query(description="Delegated by this effect.")] = None,
     cursor: Annotated[str | None, Query(max_length=255)] = None,
@@ -268,24 +278,12 @@ async def get_receipt(request: Request, tenant: Caller, effect_id: str) -> Respo
 
     `document` holds the record and its signatures for whoever verifies it without this broker."""
     services = services_of(request)
-    known = known_effect_id(effect_id)
+    known = known_id(effect_id)
     record = await services.reads.receipt(tenant.tenant_id, known)
     if record is None:
         raise NotFound
-    answer: dict[str, Any] = {
-        "receipt": parse_strict(record.content),
-        "digest": record.digest.hex(),
-        "signatures": signature_bodies(record),
-        "document": receipt_document(record),
-        "result": None,
-        "fields": {},
-    }
-    if record.result is not None:
-        plain = services.vault.unseal(tenant.tenant_id, known, "result", record.result)
-        stored = parse_strict(plain, bytes_max=len(plain))
-        assert isinstance(stored, dict)
-        answer |= stored
-    return JSONResponse(answer)
+    result = opened_result(record, tenant.tenant_id, known, services.vault)
+    return JSONResponse(receipt_body(record) | result)
 
 
 def _traceparent(request: Request) -> str | None:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, BeforeValidator, Field
 
-from effect_broker.api.bodies import STRICT, Concluded, EvidenceBody, read_model
+from effect_broker.api.bodies import STRICT, Concluded, EvidenceBody, id_value, read_model
 from effect_broker.api.callers import Caller, only_known_parameters, services_of
 from effect_broker.api.documentation import RESPONSES_BATCH, RESPONSES_BATCHES, documented
 from effect_broker.api.presentation import moment, unresolved_body
@@ -37,10 +37,6 @@ router = APIRouter(
 )
 
 
-def _uuid(value: object) -> object:
-    return UUID(value) if isinstance(value, str) else value
-
-
 _Line = Annotated[str, Field(min_length=1, max_length=500)]
 _Text = Annotated[str, Field(min_length=1, max_length=255)]
 
@@ -61,7 +57,7 @@ class _NamedBody(BaseModel):
 
     model_config = STRICT
 
-    effect_id: Annotated[UUID, BeforeValidator(_uuid)]
+    effect_id: Annotated[UUID, BeforeValidator(id_value)]
     expected_version: int = Field(ge=1, le=2**31 - 1)
     external_id: _Text | None = None
 

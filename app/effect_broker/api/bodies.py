@@ -87,7 +87,8 @@ def _moment(value: object) -> object:
         raise ValueError("beyond the years 1 to 9999") from None
 
 
-def _effect_id(value: object) -> object:
+def id_value(value: object) -> object:
+    """Read an id, which JSON has as a text, for a strict model."""
     return UUID(value) if isinstance(value, str) else value
 
 
@@ -113,14 +114,22 @@ class SubmitBody(BaseModel):
 
     model_config = STRICT
 
-    operation_key: str
+    # `check_operation_key` judges it, with a reason of its own.
+    operation_key: str = Field(
+        description="Stable name of the business intent.",
+        json_schema_extra={"pattern": "^[!-~]{1,255}$"},
+    )
     tool: str = Field(min_length=1, max_length=255)
     # Checked by the parser already; a second walk through it would prove nothing.
     arguments: dict[str, Any] = Field(repr=False)
     trace_id: str | None = Field(default=None, max_length=255)
     send_before: Annotated[AwareDatetime | None, BeforeValidator(_moment)] = None
-    parent_effect_id: Annotated[UUID | None, BeforeValidator(_effect_id)] = None
-    compensates: Annotated[UUID | None, BeforeValidator(_effect_id)] = None
+    parent_effect_id: Annotated[UUID | None, BeforeValidator(id_value)] = Field(
+        default=None, description="The effect that delegates this one."
+    )
+    compensates: Annotated[UUID | None, BeforeValidator(id_value)] = Field(
+        default=None, description="A succeeded effect that this one undoes when it succeeds."
+    )
 
 
 class EvidenceBody(BaseModel):
@@ -152,7 +161,10 @@ class StatementBody(BaseModel):
     expected_version: int = Field(ge=1, le=2**31 - 1)
     conclusion: Concluded
     reason: str = Field(min_length=1, max_length=2000, repr=False)
-    evidence: list[EvidenceBody] = Field(max_length=EVIDENCE_ITEMS_MAX)
+    # That there is some is judged with the statement (`effect_broker.resolving`).
+    evidence: list[EvidenceBody] = Field(
+        max_length=EVIDENCE_ITEMS_MAX, json_schema_extra={"minItems": 1}
+    )
     external_id: Annotated[str, AfterValidator(_printable)] | None = Field(
         default=None, min_length=1, max_length=255
     )

@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Final
 from uuid import UUID
 
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
@@ -20,6 +20,7 @@ from effect_contracts.errors import (
     RequestMalformed,
     Unauthenticated,
 )
+from effect_contracts.facts import EffectState
 
 # What may be repeated in an answer: a name, and no text that somebody has put there by mistake.
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -75,9 +76,22 @@ async def only_known_parameters(request: Request) -> None:
 Caller = Annotated[Tenant, Depends(_tenant)]
 
 
-def known_effect_id(effect_id: str) -> UUID:
-    """Read an effect id of a path; what is no id is missing, like an id of another tenant."""
+# A hundred years: larger ages select the same, and the database's intervals end somewhere.
+_AGE_SECONDS_MAX: Final = 100 * 366 * 86400
+# The filters that every listing of effects has.
+States = Annotated[list[EffectState] | None, Query(description="Any of these states.")]
+ToolName = Annotated[str | None, Query(max_length=255, pattern=TEXT_PATTERN)]
+KeyPrefix = Annotated[str | None, Query(max_length=255, pattern="^[!-~]*$")]
+AgeSeconds = Annotated[float | None, Query(ge=0, le=_AGE_SECONDS_MAX, allow_inf_nan=False)]
+
+
+def known_id(text: str) -> UUID:
+    """Read an id of a path; what is no id is missing, like an id of another tenant.
+
+    Raises:
+        NotFound.
+    """
     try:
-        return UUID(effect_id)
+        return UUID(text)
     except ValueError:
         raise NotFound from None

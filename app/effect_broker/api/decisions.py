@@ -11,15 +11,21 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, BeforeValidator, Field
 
-from effect_broker.api.bodies import STRICT, DecisionId, read_model, read_statement
+from effect_broker.api.bodies import (
+    STRICT,
+    DecisionId,
+    StatementBody,
+    read_model,
+    read_statement,
+)
 from effect_broker.api.callers import (
     Caller,
-    known_effect_id,
+    known_id,
     only_known_parameters,
     services_of,
 )
 from effect_broker.api.documentation import (
-    RESOLVE_DOCUMENTATION,
+    RESOLVE_EXAMPLE,
     RESPONSES_PROPOSALS,
     RESPONSES_WISH,
     documented,
@@ -88,14 +94,30 @@ _APPROVE: Final = documented(
 )
 
 
-@router.post("/{effect_id}/resolve", **RESOLVE_DOCUMENTATION)
+_RESOLVE: Final = documented(
+    StatementBody,
+    RESOLVE_EXAMPLE,
+    {
+        200: "The effect as it stands now; `replayed` if the decision stood already",
+        202: "The contract asks for a second person; the statement waits for them",
+    },
+    problems={
+        404: "No such effect of this tenant",
+        409: "The effect has changed, or does not permit this, or it is too early",
+        422: "The statement is incomplete; nothing was stored",
+        503: "The database cannot be reached; send the same decision again",
+    },
+)
+
+
+@router.post("/{effect_id}/resolve", **_RESOLVE)
 async def resolve(request: Request, tenant: Caller, effect_id: str) -> Response:
     """Record what a person knows of an effect whose outcome the broker cannot settle.
 
     It is no second way to send: what follows from it, the pinned contract says. The same decision
     id with the same statement again changes nothing. Where the contract asks for a second person,
     202 says that the statement waits to be confirmed. Needs a key with the scope `operate`."""
-    known = known_effect_id(effect_id)
+    known = known_id(effect_id)
     services = services_of(request)
     statement = await read_statement(request)
     recorded = await services.resolving.resolve(
@@ -109,7 +131,7 @@ async def confirm(request: Request, tenant: Caller, effect_id: str) -> Response:
     """Make stand what another person has concluded, where the contract asks for two.
 
     Needs a key with the scope `operate`, and not the one that proposed it."""
-    known = known_effect_id(effect_id)
+    known = known_id(effect_id)
     services = services_of(request)
     body = await read_model(request, _ConfirmBody)
     recorded = await services.resolving.confirm(
@@ -121,7 +143,7 @@ async def confirm(request: Request, tenant: Caller, effect_id: str) -> Response:
 @router.get("/{effect_id}/proposals", responses=RESPONSES_PROPOSALS)
 async def list_proposals(request: Request, tenant: Caller, effect_id: str) -> Response:
     """Return what was concluded of an effect and waits for a second person, the oldest first."""
-    known = known_effect_id(effect_id)
+    known = known_id(effect_id)
     services = services_of(request)
     await services.reads.effect(tenant.tenant_id, known)
     records = await services.resolving.store.proposals(tenant.tenant_id, known)
@@ -170,7 +192,7 @@ async def acknowledge(request: Request, tenant: Caller, effect_id: str) -> Respo
     """Say that the alert of a final effect was dealt with, and how; it no longer waits for anybody.
 
     Needs a key with the scope `operate`."""
-    known = known_effect_id(effect_id)
+    known = known_id(effect_id)
     services = services_of(request)
     body = await read_model(request, _AcknowledgeBody)
     said = Acknowledgement(body.alert, body.reason, f"operator:{tenant.credential}")
@@ -196,7 +218,7 @@ def proposal_body(record: ProposalRecord) -> dict[str, Any]:
 
 
 async def _judged(request: Request, tenant: Tenant, effect_id: str, *, approved: bool) -> Response:
-    known = known_effect_id(effect_id)
+    known = known_id(effect_id)
     services = services_of(request)
     body = await read_model(request, _ApprovalBody)
     created = await services.approving.decide(
@@ -236,9 +258,7 @@ async def cancel(request: Request, tenant: Caller, effect_id: str) -> Response:
     """Withdraw an effect before its first attempt; 409 once it may have been sent."""
     granted = await _wish(request, tenant, effect_id, wishes.cancel)
     if granted is None:
-        detail = await services_of(request).reads.effect(
-            tenant.tenant_id, known_effect_id(effect_id)
-        )
+        detail = await services_of(request).reads.effect(tenant.tenant_id, known_id(effect_id))
         raise TransitionRefused(state=detail.intent.state)
     return await _wished(request, tenant, effect_id, granted)
 
@@ -258,11 +278,11 @@ async def _wish(
         return Change(change.result, change.writes)
 
     store = services.resolving.store
-    return await store.change(tenant.tenant_id, known_effect_id(effect_id), planned)
+    return await store.change(tenant.tenant_id, known_id(effect_id), planned)
 
 
 async def _wished(
     request: Request, tenant: Tenant, effect_id: str, granted: wishes.Granted
 ) -> Response:
-    detail = await services_of(request).reads.effect(tenant.tenant_id, known_effect_id(effect_id))
+    detail = await services_of(request).reads.effect(tenant.tenant_id, known_id(effect_id))
     return JSONResponse(effect_body(detail, attempts=True) | {"changed": granted.changed})

@@ -1,7 +1,7 @@
-"""The OpenAPI text of the effect routes: request schema, and examples of replay and conflict.
+"""The OpenAPI text of the routes: what each may answer, the schemas of bodies, and examples.
 
-Bodies are parsed by `effect_broker.api.bodies`, not by the framework, so their schema is given
-here by hand; a test submits each example and compares the answer's members.
+Bodies are parsed by `effect_broker.api.bodies`, not by the framework, so their schemas are taken
+from the same models here; a test submits each example and compares the answer's members.
 """
 
 from __future__ import annotations
@@ -79,72 +79,15 @@ CONFLICT_EXAMPLE: dict[str, Any] = {
 }
 
 
-def _problem(description: str, example: Any = None) -> dict[str, Any]:
-    content: dict[str, Any] = {"schema": {"type": "object"}}
-    if example is not None:
-        content["example"] = example
-    return {"description": description, "content": {"application/problem+json": content}}
+def _problem(description: str) -> dict[str, Any]:
+    content = {"application/problem+json": {"schema": {"type": "object"}}}
+    return {"description": description, "content": content}
 
 
 def _answer(description: str) -> dict[str, Any]:
     content = {"application/json": {"schema": {"type": "object"}}}
     return {"description": description, "content": content}
 
-
-SUBMIT_DOCUMENTATION: dict[str, Any] = {
-    "status_code": 202,
-    "responses": {
-        200: _answer("A replay: the effect of this key as it stands"),
-        202: _answer("A new intent, durable now"),
-        400: _problem("A parameter of the request is at fault"),
-        401: _problem("No or an unknown API key"),
-        409: _problem("The key is bound to another request; nothing was sent", CONFLICT_EXAMPLE),
-        403: _problem("The key lacks the right, or the tenant is disabled"),
-        413: _problem("The body is too large"),
-        415: _problem("The body is not declared as JSON"),
-        422: _problem("The request cannot become an intent; nothing was stored"),
-        429: _problem("The tenant makes too many requests; nothing was stored, submit again later"),
-        503: _problem("The database cannot be reached; submit again"),
-    },
-    "openapi_extra": {
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {
-                    "schema": {
-                        "type": "object",
-                        "additionalProperties": False,
-                        "required": ["operation_key", "tool", "arguments"],
-                        "properties": {
-                            "operation_key": {
-                                "type": "string",
-                                "pattern": "^[!-~]{1,255}$",
-                                "description": "Stable name of the business intent.",
-                            },
-                            "tool": {"type": "string", "minLength": 1, "maxLength": 255},
-                            "arguments": {"type": "object"},
-                            "trace_id": {"type": ["string", "null"], "maxLength": 255},
-                            "send_before": {"type": ["string", "null"], "format": "date-time"},
-                            "parent_effect_id": {
-                                "type": ["string", "null"],
-                                "format": "uuid",
-                                "description": "The effect that delegates this one.",
-                            },
-                            "compensates": {
-                                "type": ["string", "null"],
-                                "format": "uuid",
-                                "description": (
-                                    "A succeeded effect that this one undoes when it succeeds."
-                                ),
-                            },
-                        },
-                    },
-                    "example": SUBMIT_EXAMPLE,
-                }
-            },
-        }
-    },
-}
 
 RESOLVE_EXAMPLE: dict[str, Any] = {
     "decision_id": "incident-4711",
@@ -161,80 +104,11 @@ RESOLVE_EXAMPLE: dict[str, Any] = {
     ],
 }
 
-RESOLVE_DOCUMENTATION: dict[str, Any] = {
-    "responses": {
-        200: _answer("The effect as it stands now; `replayed` if the decision stood already"),
-        202: _answer("The contract asks for a second person; the statement waits for them"),
-        400: _problem("A parameter of the request is at fault"),
-        401: _problem("No or an unknown API key"),
-        403: _problem("The key lacks the scope `operate`, or the tenant is disabled"),
-        404: _problem("No such effect of this tenant"),
-        409: _problem("The effect has changed, or does not permit this, or it is too early"),
-        413: _problem("The body is too large"),
-        415: _problem("The body is not declared as JSON"),
-        422: _problem("The statement is incomplete; nothing was stored"),
-        503: _problem("The database cannot be reached; send the same decision again"),
-    },
-    "openapi_extra": {
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {
-                    "schema": {
-                        "type": "object",
-                        "additionalProperties": False,
-                        "required": [
-                            "decision_id", "expected_version", "conclusion", "reason", "evidence",
-                        ],
-                        "properties": {
-                            "decision_id": {
-                                "type": "string",
-                                "pattern": "^[!-~]{1,255}$",
-                                "description": "Your name of this decision; safe to repeat.",
-                            },
-                            "expected_version": {"type": "integer", "minimum": 1},
-                            "conclusion": {
-                                "type": "string",
-                                "enum": ["committed", "not_committed", "failed"],
-                            },
-                            "external_id": {"type": ["string", "null"], "maxLength": 255},
-                            "reason": {"type": "string", "minLength": 1, "maxLength": 2000},
-                            "evidence": {
-                                "type": "array",
-                                "minItems": 1,
-                                "maxItems": 20,
-                                "items": {
-                                    "type": "object",
-                                    "additionalProperties": False,
-                                    "required": ["kind", "observed_at"],
-                                    "properties": {
-                                        "kind": {
-                                            "type": "string",
-                                            "pattern": "^[a-z][a-z0-9_]{0,63}$",
-                                        },
-                                        "observed_at": {"type": "string", "format": "date-time"},
-                                        "reference": {"type": "string", "maxLength": 2048},
-                                        "digest": {
-                                            "type": "string",
-                                            "pattern": "^sha256:[0-9a-f]{64}$",
-                                        },
-                                        "note": {"type": "string"},
-                                    },
-                                },
-                            },
-                        },
-                    },
-                    "example": RESOLVE_EXAMPLE,
-                }
-            },
-        }
-    },
-}  # fmt: skip
-
 _PROBLEMS_READ: dict[int | str, dict[str, Any]] = {
     400: _problem("A parameter of the request is at fault"),
     401: _problem("No or an unknown API key"),
-    403: _problem("The key lacks the right, or the tenant is disabled"),
+    403: _problem("The key lacks the scope that this needs, or the tenant is disabled"),
+    429: _problem("The tenant makes too many requests; ask again later"),
     503: _problem("The database cannot be reached; ask again"),
     # Keeps the framework from promising its own 422.
     "default": _problem("Any other problem"),
@@ -317,6 +191,7 @@ _PROBLEMS_BODY: dict[int | str, dict[str, Any]] = {
     413: _problem("The body is too large"),
     415: _problem("The body is not declared as JSON"),
     422: _problem("The body is incomplete or at fault; nothing was changed"),
+    429: _problem("The tenant makes too many requests; nothing was changed, ask again later"),
     503: _problem("The database cannot be reached; ask again"),
 }
 
@@ -392,7 +267,6 @@ RESPONSES_DELIVERY: dict[int | str, dict[str, Any]] = {
 
 RESPONSES_DELIVERIES: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
     200: _answer("A page of deliveries, newest first"),
-    403: _problem("The key lacks the scope `operate`, or the tenant is disabled"),
 }
 
 RESPONSES_EVENTS: dict[int | str, dict[str, Any]] = _PROBLEMS_READ | {
@@ -441,6 +315,7 @@ RESPONSES_READY: dict[int | str, dict[str, Any]] = {
 EXAMPLES: dict[tuple[str, str, str], dict[str, Any]] = {
     ("/v1/effects", "post", "200"): REPLAY_EXAMPLE,
     ("/v1/effects", "post", "202"): NEW_EXAMPLE,
+    ("/v1/effects", "post", "409"): CONFLICT_EXAMPLE,
     ("/v1/effects", "get", "200"): {"effects": [EFFECT_EXAMPLE], "cursor": None},
     ("/v1/effects/{effect_id}", "get", "200"): EFFECT_EXAMPLE | {"attempts": []},
     ("/v1/unresolved", "get", "200"): {"unresolved": [UNRESOLVED_EXAMPLE], "cursor": None},
@@ -452,6 +327,6 @@ EXAMPLES: dict[tuple[str, str, str], dict[str, Any]] = {
 def add_examples(schema: dict[str, Any]) -> dict[str, Any]:
     """Put the examples into a generated schema; the generator would drop their null members."""
     for (path, method, status), example in EXAMPLES.items():
-        answer = schema["paths"][path][method]["responses"][status]
-        answer["content"]["application/json"]["example"] = example
+        (content,) = schema["paths"][path][method]["responses"][status]["content"].values()
+        content["example"] = example
     return schema

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from effect_broker.api.bodies import STRICT, read_model
-from effect_broker.api.callers import Caller, only_known_parameters, services_of
+from effect_broker.api.callers import Caller, known_id, only_known_parameters, services_of
 from effect_broker.api.documentation import documented
 from effect_broker.api.presentation import moment
 from effect_broker.clock import new_id
@@ -29,7 +29,6 @@ from effect_broker.drills import (
     DrillStatus,
     checked_point,
 )
-from effect_contracts.errors import NotFound
 from effect_contracts.life import is_final
 
 router = APIRouter(
@@ -122,7 +121,7 @@ async def get_drill(request: Request, tenant: Caller, drill_id: str) -> Response
     """Return how far a drill has come: its effect, the death, and how and when it was settled.
 
     Needs a key with the scope `operate`."""
-    record = await services_of(request).drills.drill(tenant.tenant_id, _known(drill_id))
+    record = await services_of(request).drills.drill(tenant.tenant_id, known_id(drill_id))
     return JSONResponse(drill_body(record))
 
 
@@ -130,7 +129,7 @@ async def get_drill(request: Request, tenant: Caller, drill_id: str) -> Response
 async def cancel_drill(request: Request, tenant: Caller, drill_id: str) -> Response:
     """Disarm a drill that no effect has met; again is a no-op. Needs the scope `admin`."""
     record = await services_of(request).drills.cancel(
-        tenant.tenant_id, _known(drill_id), f"operator:{tenant.credential}"
+        tenant.tenant_id, known_id(drill_id), f"operator:{tenant.credential}"
     )
     return JSONResponse(drill_body(record))
 
@@ -191,10 +190,3 @@ def _between(begin: datetime | None, end: datetime | None) -> float | None:
 
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
-
-
-def _known(drill_id: str) -> UUID:
-    try:
-        return UUID(drill_id)
-    except ValueError:
-        raise NotFound from None

@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from effect_broker.api.bodies import STRICT, read_json, validated
 from effect_broker.api.callers import (
     Caller,
-    known_effect_id,
+    known_id,
     only_known_parameters,
     services_of,
 )
@@ -146,7 +146,7 @@ async def extend(request: Request, tenant: Caller, effect_id: str, ordinal: Ordi
     """Let the lease of an election last longer, as far as the contract permits.
 
     `held` is false once the election is over, whoever has ended it."""
-    known = known_effect_id(effect_id)
+    known = known_id(effect_id)
     value = await read_json(request)
     return JSONResponse(await extended(services_of(request), tenant, known, ordinal, value))
 
@@ -157,7 +157,7 @@ async def tell(request: Request, tenant: Caller, effect_id: str, ordinal: Ordina
 
     `not_sent`, `rejected` and `retryable` are for what is proved not to have happened; everything
     that nobody knows is `ambiguous`."""
-    known = known_effect_id(effect_id)
+    known = known_id(effect_id)
     value = await read_json(request)
     return JSONResponse(await told(services_of(request), tenant, known, ordinal, value))
 

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, Response
 
 from effect_broker.api.callers import Caller, only_known_parameters, services_of
 from effect_broker.api.documentation import RESPONSES_EVENTS
-from effect_broker.api.waiting import Waits
+from effect_broker.api.waiting import WAIT_SECONDS_MAX, Waits
 from effect_broker.event_stream import (
     PAGE_LIMIT_DEFAULT,
     PAGE_LIMIT_MAX,
@@ -26,7 +26,6 @@ from effect_contracts.event_stream import CURSOR_CHARS_MAX, EventFilter, Place
 from effect_contracts.facts import EffectState
 from effect_contracts.trace.kinds import EventKind
 
-WAIT_SECONDS_MAX: Final = 60.0
 TYPES_MAX: Final = 50
 
 # All waits of a tenant look at the end of its stream together, so often.

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
 
-from effect_broker.api.callers import Caller, known_effect_id, only_known_parameters, services_of
+from effect_broker.api.callers import Caller, known_id, only_known_parameters, services_of
 from effect_broker.api.documentation import RESPONSES_HISTORY
 from effect_broker.history import (
     PAGE_LIMIT_DEFAULT,
@@ -51,7 +51,7 @@ async def get_history(
 
     Nothing is looked up or decided for it: the answer is folded from the stored events."""
     reads, tenant_id = services_of(request).history, tenant.tenant_id
-    known = known_effect_id(effect_id)
+    known = known_id(effect_id)
     if at_sequence is None:
         if compare_to is not None:
             raise RequestMalformed(parameter="compare_to")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Final
-from uuid import UUID
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field, model_validator
 
 from effect_broker.api.bodies import STRICT, read_model
-from effect_broker.api.callers import Caller, only_known_parameters, services_of
+from effect_broker.api.callers import Caller, known_id, only_known_parameters, services_of
 from effect_broker.api.documentation import RESPONSES_HOLDS, documented
 from effect_broker.clock import new_id
 from effect_broker.holding import (
@@ -121,9 +120,9 @@ async def lift_hold(request: Request, tenant: Caller, hold_id: str) -> Response:
         record, changed = (
             await services_of(request)
             .holds(tenant.tenant_id)
-            .lift(UUID(hold_id), body.reason, f"operator:{tenant.credential}")
+            .lift(known_id(hold_id), body.reason, f"operator:{tenant.credential}")
         )
-    except (ValueError, HoldMissing):
+    except HoldMissing:
         raise NotFound from None
     return JSONResponse(hold_body(record) | {"changed": changed})
 

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
 from effect_broker.api.bodies import STRICT, read_model
-from effect_broker.api.callers import Caller, only_known_parameters, services_of
+from effect_broker.api.callers import Caller, known_id, only_known_parameters, services_of
 from effect_broker.api.documentation import (
     RESPONSES_DEAD_LETTERS,
     RESPONSES_SUBSCRIPTION,
@@ -107,7 +107,7 @@ class RedeliverBody(BaseModel):
         effect_id, sequence, _ = self.event_id.split(".")
         if not 1 <= int(sequence) < 2**31:
             raise NotFound
-        return _known(effect_id), int(sequence)
+        return known_id(effect_id), int(sequence)
 
 
 class ReplaceSecretBody(BaseModel):
@@ -170,7 +170,7 @@ async def list_subscriptions(request: Request, tenant: Caller) -> Response:
 async def get_subscription(request: Request, tenant: Caller, subscription_id: str) -> Response:
     """Return a subscription and how it goes. Needs the scope `operate`."""
     subscribing = services_of(request).subscribing
-    return _answer(await subscribing.one(tenant.tenant_id, _known(subscription_id)))
+    return _answer(await subscribing.one(tenant.tenant_id, known_id(subscription_id)))
 
 
 @router.delete("/{subscription_id}", status_code=204, responses=RESPONSES_SUBSCRIPTION_GONE)
@@ -178,7 +178,7 @@ async def delete_subscription(request: Request, tenant: Caller, subscription_id:
     """End a subscription: nothing more is begun, and its dead letters go with it.
 
     Needs the scope `admin`."""
-    await services_of(request).subscribing.remove(tenant.tenant_id, _known(subscription_id))
+    await services_of(request).subscribing.remove(tenant.tenant_id, known_id(subscription_id))
     return Response(status_code=204)
 
 
@@ -188,7 +188,7 @@ async def pause_subscription(request: Request, tenant: Caller, subscription_id: 
 
     Needs the scope `operate`."""
     subscribing = services_of(request).subscribing
-    return _answer(await subscribing.pause(tenant.tenant_id, _known(subscription_id)))
+    return _answer(await subscribing.pause(tenant.tenant_id, known_id(subscription_id)))
 
 
 @router.post("/{subscription_id}/resume", responses=RESPONSES_SUBSCRIPTION)
@@ -197,7 +197,7 @@ async def resume_subscription(request: Request, tenant: Caller, subscription_id:
 
     Needs the scope `operate`."""
     subscribing = services_of(request).subscribing
-    return _answer(await subscribing.resume(tenant.tenant_id, _known(subscription_id)))
+    return _answer(await subscribing.resume(tenant.tenant_id, known_id(subscription_id)))
 
 
 @router.post("/{subscription_id}/replace-secret", **_REPLACE_SECRET)
@@ -207,7 +207,7 @@ async def replace_secret(request: Request, tenant: Caller, subscription_id: str)
     Needs the scope `admin`."""
     overlap_seconds = (await read_model(request, ReplaceSecretBody)).overlap_seconds
     record, secret = await services_of(request).subscribing.replace_secret(
-        tenant.tenant_id, _known(subscription_id), float(overlap_seconds)
+        tenant.tenant_id, known_id(subscription_id), float(overlap_seconds)
     )
     return JSONResponse(record.to_json() | {"secret": secret})
 
@@ -223,7 +223,7 @@ async def list_dead_letters(
     """Return the events that were given up, the oldest first, a page at a time.
 
     Needs the scope `operate`."""
-    subscribing, known = services_of(request).subscribing, _known(subscription_id)
+    subscribing, known = services_of(request).subscribing, known_id(subscription_id)
     await subscribing.one(tenant.tenant_id, known)
     try:
         page = await subscribing.store.dead_letters(tenant.tenant_id, known, cursor, limit)
@@ -239,17 +239,10 @@ async def redeliver(request: Request, tenant: Caller, subscription_id: str) -> R
     Later events of the same effect may have been delivered before. Needs the scope `operate`."""
     event = (await read_model(request, RedeliverBody)).event()
     again = await services_of(request).subscribing.redeliver(
-        tenant.tenant_id, _known(subscription_id), event
+        tenant.tenant_id, known_id(subscription_id), event
     )
     return JSONResponse({"redelivered": again})
 
 
 def _answer(record: SubscriptionRecord) -> Response:
     return JSONResponse(record.to_json())
-
-
-def _known(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise NotFound from None

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
 
-from effect_broker.api.callers import TEXT_PATTERN, Caller, only_known_parameters, services_of
+from effect_broker.api.callers import (
+    AgeSeconds,
+    Caller,
+    KeyPrefix,
+    States,
+    ToolName,
+    only_known_parameters,
+    services_of,
+)
 from effect_broker.api.documentation import RESPONSES_UNRESOLVED
 from effect_broker.api.presentation import unresolved_page_body
 from effect_broker.reading import PAGE_LIMIT_DEFAULT, PAGE_LIMIT_MAX, CursorInvalid
@@ -16,10 +24,6 @@ from effect_broker.unresolved import (
     UnresolvedFilter,
 )
 from effect_contracts.errors import ParameterReason, RequestMalformed
-from effect_contracts.facts import EffectState
-
-# A hundred years: larger ages select the same, and the database's intervals end somewhere.
-_AGE_SECONDS_MAX: Final = 100 * 366 * 86400
 
 router = APIRouter(
     prefix="/v1/unresolved", tags=["effects"], dependencies=[Depends(only_known_parameters)]
@@ -30,15 +34,13 @@ router = APIRouter(
 async def list_unresolved(
     request: Request,
     tenant: Caller,
-    status: Annotated[list[EffectState] | None, Query(description="Any of these states.")] = None,
+    status: States = None,
     reason: Annotated[
         str | None, Query(description=f"One of {', '.join(sorted(REASONS))}.")
     ] = None,
-    tool: Annotated[str | None, Query(max_length=255, pattern=TEXT_PATTERN)] = None,
-    operation_prefix: Annotated[str | None, Query(max_length=255, pattern="^[!-~]*$")] = None,
-    older_than_seconds: Annotated[
-        float | None, Query(ge=0, le=_AGE_SECONDS_MAX, allow_inf_nan=False)
-    ] = None,
+    tool: ToolName = None,
+    operation_prefix: KeyPrefix = None,
+    older_than_seconds: AgeSeconds = None,
     cursor: Annotated[str | None, Query(max_length=255)] = None,
     limit: Annotated[int, Query(ge=1, le=PAGE_LIMIT_MAX)] = PAGE_LIMIT_DEFAULT,
 ) -> Response:

@@ -27,6 +27,9 @@ _log = logging.getLogger(__name__)
 Waited: TypeAlias = tuple[UUID, UUID]
 """A tenant and one of its effects."""
 
+# Common proxies end a request that is silent for a minute; who waits for longer asks again.
+WAIT_SECONDS_MAX: Final = 60.0
+
 # Of all connections that a process may have, half may wait, and a quarter for one tenant.
 _WAITS_SHARE: Final = 2
 _TENANT_SHARE: Final = 4

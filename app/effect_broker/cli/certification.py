@@ -20,7 +20,7 @@ from effect_broker.certification import Plan, Terms, TrialRecord
 from effect_broker.cli.access import Logins, logins, opened, plain, run
 from effect_broker.cli.conformance import CounterSilent, arguments_of, counter_of
 from effect_broker.cli.contracts import document_of
-from effect_broker.cli.durations import seconds_of, span
+from effect_broker.cli.durations import seconds_of
 from effect_broker.cli.output import (
     EXIT_COULD_NOT_RUN,
     AsJson,
@@ -43,7 +43,7 @@ from effect_contracts.certificates import (
     certificate_content,
     signed_certificate,
 )
-from effect_contracts.counting import counted
+from effect_contracts.counting import counted, span
 from effect_contracts.document import ContractDocument, with_origin
 from effect_contracts.expressions import origin_of
 from effect_contracts.facts import SafetyClass

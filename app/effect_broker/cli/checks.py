@@ -14,12 +14,11 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from effect_adapters.extras import ExtraMissing, require_extra
-from effect_broker.cli.durations import span
 from effect_broker.config import API_POOL_SIZE, WORKER_SESSIONS
 from effect_broker.keyring import KeyRing
 from effect_broker.store.diagnosis import FleetFacts, ServerFacts, SessionFacts
 from effect_broker.store.tenants import KeyRecord
-from effect_contracts.counting import counted
+from effect_contracts.counting import counted, span
 from effect_contracts.document import ContractDocument
 from effect_contracts.document_rules import recovery_horizon_seconds
 from effect_contracts.expressions import unknown_keywords
@@ -140,8 +139,8 @@ def _durability(facts: ServerFacts) -> Findings:
     if not facts.synchronous_standby_names:
         yield warn(
             "failover",
-            f"{facts.standbys} standby follows without synchronous replication: a failover can "
-            "lose acknowledged effects",
+            f"{counted(facts.standbys, 'standby follows', 'standbys follow')} without synchronous "
+            "replication: a failover can lose acknowledged effects",
             "set synchronous_standby_names, or treat every failover as a restore",
         )
     elif facts.synchronous_commit == "local":
@@ -387,7 +386,7 @@ def _effect_findings(facts: FleetFacts) -> Findings:
         listed = ", ".join(f"{reason} {number}" for reason, number in facts.parked.items())
         yield warn(
             "parked", f"{counted(parked, 'effect waits', 'effects wait')} for a person: {listed}",
-            "`effect-broker effects list --unresolved`, then `effects inspect ID`",
+            "`effect-broker effects unresolved`, then `effects inspect ID`",
         )  # fmt: skip
     else:
         yield ok("parked", "no effect waits for a person")
@@ -396,15 +395,15 @@ def _effect_findings(facts: FleetFacts) -> Findings:
         listed = ", ".join(f"{alert} {number}" for alert, number in facts.alerts.items())
         yield fail(
             "alerts", f"targets say otherwise than receipts: {listed}",
-            "`effect-broker effects inspect ID` shows what was seen; the contract promises more "
-            "than its target keeps",
+            "`effect-broker effects unresolved`, then `effects inspect ID` shows what was "
+            "seen; the contract promises more than its target keeps",
         )  # fmt: skip
     else:
         yield ok("alerts", "no target has contradicted a receipt")
     if facts.halted:
         yield fail(
             "restored", "the database went back in time: only idempotent effects are sent",
-            "record the lost interval before anything else is sent",
+            "find out what may be lost, then `effect-broker database resume` records the interval",
         )  # fmt: skip
     if facts.holds:
         yield warn(

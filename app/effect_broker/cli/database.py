@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 import typer
 
 from effect_broker.cli.access import Logins, logins, opened, run
 from effect_broker.cli.desk import operator
+from effect_broker.cli.durations import moment_of
 from effect_broker.cli.next_commands import replaced
 from effect_broker.cli.output import AsJson, complain, print_json
 from effect_broker.store.restores import halt as halt_dispatch
@@ -56,7 +56,7 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Record the lost interval, and let effects of every class be dispatched again."""
-    begin, end = _moment("--lost-from", lost_from), _moment("--lost-to", lost_to)
+    begin, end = moment_of("--lost-from", lost_from), moment_of("--lost-to", lost_to)
     if end < begin:
         complain("--lost-to lies before --lost-from")
     replaced("--reason", reason)
@@ -77,13 +77,3 @@ def resume(
         typer.echo(
             "dispatch goes on" if resumed else "dispatch was not halted; nothing was changed"
         )
-
-
-def _moment(option: str, text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        complain(f"{option} is not a moment such as 2026-11-29T12:00:00+00:00")
-    if moment.tzinfo is None:
-        complain(f"{option} names no offset from UTC; add +00:00 or your own")
-    return moment

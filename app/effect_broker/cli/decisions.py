@@ -13,6 +13,7 @@ import typer
 from pydantic import ValidationError
 
 from effect_broker.api.batches import BatchBody, batch_body, unresolved_of, whole_body
+from effect_broker.api.presentation import unresolved_body
 from effect_broker.batches import EFFECTS_MAX, Batching, BatchRecord, Group
 from effect_broker.cli.access import Logins, logins, opened, plain, run
 from effect_broker.cli.desk import TenantOption, credential, desk, signer, text
@@ -82,13 +83,16 @@ def make(
         "evidence": [evidence_item(one) for one in evidence],
     }
     if not yes:
-        _show_whom(_asked(partial(_unresolved, group=group, limit=limit), tenant), conclusion)
+        found = _asked(partial(_unresolved, group=group, limit=limit), tenant)
+        _show_whom(found, conclusion, as_json)
         return
     decided = _asked(partial(_decide, group=group, body=body, limit=limit), tenant)
-    if decided is None:
-        print(_NOTHING)
-    else:
+    if decided is not None:
         _show(decided, as_json)
+    elif as_json:
+        print_json({"recorded": False, "conclusion": conclusion.value, "effects": []})
+    else:
+        print(_NOTHING)
 
 
 async def _unresolved(
@@ -129,7 +133,11 @@ def _group(tool: str | None, reason: str | None, trace_id: str | None, prefix: s
     return group
 
 
-def _show_whom(found: tuple[UnresolvedEffect, ...], conclusion: Conclusion) -> None:
+def _show_whom(found: tuple[UnresolvedEffect, ...], conclusion: Conclusion, as_json: bool) -> None:
+    if as_json:
+        effects = [unresolved_body(row) for row in found]
+        print_json({"recorded": False, "conclusion": conclusion.value, "effects": effects})
+        return
     if not found:
         print(_NOTHING)
         return
@@ -137,8 +145,8 @@ def _show_whom(found: tuple[UnresolvedEffect, ...], conclusion: Conclusion) -> N
         (r.intent.effect_id, r.intent.operation_key, r.reasons[0], r.intent.version) for r in found
     ]
     print_table("would be decided", ("effect", "operation key", "reason", "version"), rows)
-    effects = counted(len(rows), "effect")
-    print(f"{effects}; say it again with --yes to record it as {conclusion.value}")
+    told = counted(len(rows), "effect")
+    print(f"{told}; say it again with --yes to record it as {conclusion.value}")
 
 
 @app.command("list")

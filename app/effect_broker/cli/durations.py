@@ -1,8 +1,9 @@
-"""Durations on the command line: how they are written, and how they are shown."""
+"""Durations and moments on the command line: how they are written, and how they are shown."""
 
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Final
 
 from effect_broker.cli.access import plain
@@ -24,9 +25,12 @@ def seconds_of(given: str) -> float:
     return seconds
 
 
-def span(seconds: float) -> str:
-    """Return how long, in the unit that a reader would choose."""
-    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
+def moment_of(option: str, given: str) -> datetime:
+    """Return the moment that an option names (RFC 3339); ends the command for anything else."""
+    try:
+        moment = datetime.fromisoformat(given)
+    except ValueError:
+        complain(f"{option} is not a moment such as 2026-11-29T12:00:00+00:00", 2)
+    if moment.tzinfo is None:
+        complain(f"{option} names no offset from UTC; add +00:00 or your own", 2)
+    return moment

@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import Any, Final
 
 from effect_broker.api.presentation import effect_body, moment
-from effect_broker.cli.durations import span
 from effect_broker.cli.effect_wait import next_step, overdue_seconds
 from effect_broker.cli.next_commands import Command, confirmations, holds_of, next_commands
 from effect_broker.cli.output import console, print_line, print_table
@@ -23,7 +22,7 @@ from effect_broker.obstacles import obstacle
 from effect_broker.protocol.ports import AttemptRow, EvidenceRow, Snapshot
 from effect_broker.reading import EffectDetail, EventRecord
 from effect_broker.resolving import ProposalRecord
-from effect_contracts.counting import counted
+from effect_contracts.counting import counted, span
 from effect_contracts.decide import conclusive_from
 from effect_contracts.facts import Alert, EffectState, EvidenceSource, SafetyClass
 from effect_contracts.life import is_final

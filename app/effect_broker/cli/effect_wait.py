@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from uuid import UUID
 
-from effect_broker.cli.durations import span
 from effect_broker.cli.reasons import words_of
 from effect_broker.protocol.ports import StoreBusy, StoreUnavailable
 from effect_broker.reading import EffectDetail
+from effect_contracts.counting import span
 from effect_contracts.facts import EffectState
 from effect_contracts.life import is_final
 

@@ -43,7 +43,7 @@ from effect_broker.reading import (
     EffectPage,
     ReceiptRecord,
 )
-from effect_broker.receipts import receipt_document, signature_bodies
+from effect_broker.receipts import opened_result, receipt_body
 from effect_broker.secretrefs import SecretReferences
 from effect_broker.store.api import PostgresApiStore
 from effect_broker.store.roles import DatabaseRole
@@ -312,25 +312,15 @@ def _json_arguments(given: str) -> JsonValue:
 def _receipt_body(
     found: Logins, tenant_id: UUID, effect_id: UUID, record: ReceiptRecord
 ) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "receipt": parse_strict(record.content),
-        "digest": record.digest.hex(),
-        "signatures": signature_bodies(record),
-        "document": receipt_document(record),
-        "result": None,
-        "fields": {},
-    }
+    body = receipt_body(record)
     if record.result is None:
-        return body
+        return body  # no key ring is needed to show it
     try:
         vault = AesVault(key_ring(found.settings))
-        text = vault.unseal(tenant_id, effect_id, "result", record.result)
+        return body | opened_result(record, tenant_id, effect_id, vault)
     except (KeyRingProblem, VaultError) as problem:
         _say(f"the target's result stays sealed: {problem}")
         return body
-    stored = parse_strict(text, bytes_max=len(text))
-    assert isinstance(stored, dict)
-    return body | stored
 
 
 def _cell(value: object) -> str:

@@ -16,6 +16,7 @@ from effect_adapters.base import SecretUnavailable
 from effect_broker.cli.access import Logins, logins, opened, plain, run
 from effect_broker.cli.contracts import document_of
 from effect_broker.cli.desk import TenantOption, desk, text
+from effect_broker.cli.durations import moment_of
 from effect_broker.cli.output import AsJson, complain, print_json, print_table
 from effect_broker.config import load_settings
 from effect_broker.evidence_inbox import Deliveries, DeliveryFilter, line_body
@@ -140,7 +141,7 @@ def simulate(
         _bytes_of(body),
         None if arguments is None else _arguments(_bytes_of(arguments)),
     )
-    report = _report(document, webhook, sample, None if at is None else _moment(at))
+    report = _report(document, webhook, sample, None if at is None else moment_of("--at", at))
     if as_json:
         print_json(report)
     else:
@@ -220,16 +221,6 @@ def _header(line: str) -> tuple[str, str]:
     if not colon or not name.strip():
         complain("--header is written as 'Name: value'", 2)
     return name.strip(), value.strip(" \t")
-
-
-def _moment(given: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(given)
-    except ValueError:
-        complain("--at is not a moment such as 2026-11-29T12:00:00+00:00", 2)
-    if moment.tzinfo is None:
-        complain("--at names no offset from UTC; add +00:00 or your own", 2)
-    return moment
 
 
 def _bytes_of(file: str) -> bytes:

@@ -18,7 +18,7 @@ import typer
 from effect_broker.api.presentation import unresolved_page_body
 from effect_broker.cli.access import Logins, logins, opened, plain, run
 from effect_broker.cli.desk import TenantOption, desk, text, trusted
-from effect_broker.cli.durations import seconds_of, span
+from effect_broker.cli.durations import seconds_of
 from effect_broker.cli.output import AsJson, complain, print_json
 from effect_broker.cli.reasons import LISTED, Words, words_of
 from effect_broker.reading import PAGE_LIMIT_DEFAULT, PAGE_LIMIT_MAX, CursorInvalid
@@ -32,6 +32,7 @@ from effect_broker.unresolved import (
     UnresolvedFilter,
     UnresolvedPage,
 )
+from effect_contracts.counting import span
 from effect_contracts.facts import Conclusion, EffectState, Hold
 
 _HEADS: Final = ("KEY EXPIRES", "AGE", "REASON", "NEXT", "OPERATION KEY")

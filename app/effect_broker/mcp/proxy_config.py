@@ -140,6 +140,7 @@ def read_config(text: str) -> ProxyConfig:
 
     Raises:
         ContractInvalid: with every problem and its place.
+        ConfigurationProblem: it is no document with members.
     """
     value = read_yaml(text)
     if not isinstance(value, dict):

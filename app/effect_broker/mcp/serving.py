@@ -60,7 +60,9 @@ def checked_address(address: str, token: str | None) -> tuple[str, int]:
     if token is None and not is_loopback(host):
         raise ConfigurationProblem(
             f"{host} can be reached by others, who would act with the API key of this process: "
-            "set a token"
+            "set a token of at least "
+            f"{TOKEN_CHARS_MIN} characters (EFFECT_BROKER_MCP_TOKEN for `mcp serve`, front.token "
+            "for `mcp proxy`)"
         )
     if token is not None and len(token) < TOKEN_CHARS_MIN:
         raise ConfigurationProblem(f"the token has fewer than {TOKEN_CHARS_MIN} characters")

@@ -13,8 +13,6 @@ Lock order: the key's advisory lock, then its row. All times are the database's.
 
 from __future__ import annotations
 
-import json
-import warnings
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final, LiteralString
@@ -25,6 +23,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from effect_broker.clock import SystemClock, new_id
+from effect_broker.receiving.alike import check_ways, columns_of, warn_of_unused_connection
 from effect_broker.receiving.terms import (
     LEASE_SECONDS,
     RESULT_BYTES_MAX,
@@ -171,8 +170,7 @@ class PostgresKeys:
         wait_seconds: float = WAIT_SECONDS,
         result_bytes_max: int = RESULT_BYTES_MAX,
     ) -> None:
-        if shares_transaction and repeatable:
-            raise ValueError("work in a shared transaction is rolled back, and needs no repeating")
+        check_ways(shares_transaction=shares_transaction, repeatable=repeatable)
         self.atomic = shares_transaction
         self.result_bytes_max = result_bytes_max
         self._connections = connections
@@ -324,7 +322,7 @@ class PostgresKeys:
             if result is None:
                 await connection.execute(_RELEASE, values)
             else:
-                await connection.execute(_COMPLETE, {**values, **_columns(result)})
+                await connection.execute(_COMPLETE, {**values, **columns_of(result)})
             return True
 
     async def purge(self, rows_max: int = 1000) -> int:
@@ -383,7 +381,7 @@ class _Shared:
         try:
             if result.refused:
                 await self._connection.execute("ROLLBACK TO SAVEPOINT effect_receiving")
-            kept = await _one(self._connection, _COMPLETE, {**self._values, **_columns(result)})
+            kept = await _one(self._connection, _COMPLETE, {**self._values, **columns_of(result)})
         except psycopg.Error as error:
             # No COMMIT was sent, unless the work has sent one of its own.
             if self._connection.info.transaction_status is TransactionStatus.IDLE:
@@ -399,12 +397,7 @@ class _Shared:
                 raise NothingDone(type(error).__name__) from error
             raise NotStored(type(error).__name__) from error
         if not self._taken and not result.refused:
-            warnings.warn(
-                "work under an idempotency key has not used current_claim().connection: a crash "
-                "would open the key again though the work may be done; use a separate store",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            warn_of_unused_connection()
 
     async def release(self) -> None:
         await self.roll_back_unless_ended()
@@ -438,7 +431,7 @@ class _Separate:
 
     async def complete(self, result: KeptResult) -> None:
         try:
-            kept = await self._keys._change(_COMPLETE, {**self._values, **_columns(result)})
+            kept = await self._keys._change(_COMPLETE, {**self._values, **columns_of(result)})
         except (psycopg.Error, OSError) as error:
             raise NotStored(type(error).__name__) from error
         if not kept:
@@ -459,16 +452,6 @@ class _Separate:
         with suppress(psycopg.Error, OSError):
             await self._keys._change(statement, self._values)
             self._ended = True
-
-
-def _columns(result: KeptResult) -> dict[str, Any]:
-    headers = json.dumps([list(pair) for pair in result.headers])
-    return {
-        "status": result.status,
-        "headers": headers,
-        "body": result.body,
-        "refused": result.refused,
-    }
 
 
 async def _one(

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from typing import Any, Final, NoReturn
 from uuid import UUID
 
 from effect_broker.clock import SystemClock, new_id
+from effect_broker.receiving.alike import check_ways, columns_of, warn_of_unused_connection
 from effect_broker.receiving.terms import (
     LEASE_SECONDS,
     RESULT_BYTES_MAX,
@@ -136,8 +136,7 @@ class SqliteKeys:
         wait_seconds: float = WAIT_SECONDS,
         result_bytes_max: int = RESULT_BYTES_MAX,
     ) -> None:
-        if shares_transaction and repeatable:
-            raise ValueError("work in a shared transaction is rolled back, and needs no repeating")
+        check_ways(shares_transaction=shares_transaction, repeatable=repeatable)
         if str(path) == ":memory:":
             raise ValueError("keys in memory are forgotten by a crash; name a file")
         self.atomic = shares_transaction
@@ -287,7 +286,7 @@ class SqliteKeys:
             if result is None:
                 connection.execute(_RELEASE, values)
             else:
-                connection.execute(_COMPLETE, {**values, **_columns(result)})
+                connection.execute(_COMPLETE, {**values, **columns_of(result)})
             connection.execute("COMMIT")
             return True
         finally:
@@ -330,7 +329,7 @@ class _Claim:
                 after = "ROLLBACK TO" if result.refused else "RELEASE"
                 # Fails where the work has ended the transaction by SQL of its own.
                 self._connection.execute(f"{after} effect_receiving")
-            values = {**self._values, **_columns(result)}
+            values = {**self._values, **columns_of(result)}
             kept = self._connection.execute(_COMPLETE, values).rowcount
             if self._atomic:
                 self._connection.execute("COMMIT")
@@ -342,12 +341,7 @@ class _Claim:
             raise NotStored("the claim was taken over or resolved")
         self._ended = True
         if self._atomic and not self._taken and not result.refused:
-            warnings.warn(
-                "work under an idempotency key has not used current_claim().connection: a crash "
-                "would open the key again though the work may be done; use a separate store",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            warn_of_unused_connection()
 
     async def release(self) -> None:
         self._end(_RELEASE)
@@ -377,16 +371,6 @@ class _Claim:
                 self._connection.execute("PRAGMA busy_timeout = 200")
                 self._connection.execute(statement, self._values)
             self._ended = True
-
-
-def _columns(result: KeptResult) -> dict[str, Any]:
-    headers = json.dumps([list(pair) for pair in result.headers])
-    return {
-        "status": result.status,
-        "headers": headers,
-        "body": result.body,
-        "refused": int(result.refused),
-    }
 
 
 def _read(connection: sqlite3.Connection, values: dict[str, Any]) -> Row | None:

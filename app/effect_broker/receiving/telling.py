@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import logging
 import traceback
+from typing import Final
 
 from effect_broker.log_events import event
 
 _log = logging.getLogger("effect_broker.receiving")
+
+# A longer chain of causes tells nothing more.
+_KINDS_MAX: Final = 5
 
 
 def told_failure(error: BaseException | None, *, not_done: bool, what: str) -> None:
     """Log that work under a key has no result.
 
     Args:
-        what: a sentence of ours; of what is known of the error without its text.
+        not_done: it is known that nothing was changed.
+        what: a sentence of ours. Of the error only its kinds and its place are logged.
     """
     kind = None if error is None else kinds(error)
     where = None if error is None else place(error)
@@ -59,6 +64,3 @@ def place(error: BaseException) -> str | None:
     """Return where it was raised: file, line and function, the innermost of the application."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else None
-
-
-_KINDS_MAX = 5

@@ -44,6 +44,8 @@ RETENTION_SECONDS: Final = 90_000.0
 # So long a second request waits for the first before it is told `in_progress`.
 WAIT_SECONDS: Final = 1.0
 RESULT_BYTES_MAX: Final = 262_144
+# Of what is asked, in canonical form; far above what a request may hold.
+_DIGESTED_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class Refusal(StrEnum):
@@ -293,6 +295,3 @@ def request_digest(of: Mapping[str, Any], body: bytes | None = None) -> bytes:
         except InvalidPayload:
             parts["bytes"] = sha256(body).hexdigest()
     return sha256(canonical_bytes(parts, bytes_max=_DIGESTED_BYTES_MAX)).digest()
-
-
-_DIGESTED_BYTES_MAX: Final = 16 * 1024 * 1024

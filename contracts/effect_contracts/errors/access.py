@@ -44,7 +44,10 @@ class TenantDisabled(AccessError):
     code = ProblemCode.TENANT_DISABLED
 
     def __init__(self) -> None:
-        super().__init__("This tenant is disabled.")
+        super().__init__(
+            "This tenant is disabled; an administrator can let it in again "
+            "('effect-broker tenants enable')."
+        )
 
 
 class NotFound(AccessError):

@@ -29,7 +29,9 @@ class KeyRingMissing(BrokerError):
 
     def __init__(self, *, key_id: str | None = None) -> None:
         super().__init__(
-            "The key ring is missing or lacks a key that is needed.", extras={"key_id": key_id}
+            "The key ring is missing or lacks a key that is needed; the broker's operator has to "
+            "give it to this process (EFFECT_BROKER_KEY_RING_FILE).",
+            extras={"key_id": key_id},
         )
 
 

@@ -116,12 +116,16 @@ class CursorSuperseded(ConflictError):
 
 
 class LimitReached(ConflictError):
-    """There are as many of these as there may be; remove one first."""
+    """There are as many of these as there may be; one has to go, or to end, first."""
 
     code = ProblemCode.LIMIT_REACHED
 
     def __init__(self, *, limit: int) -> None:
-        super().__init__("There are as many as there may be.", extras={"limit": limit})
+        super().__init__(
+            f"There are {limit} of these, as many as there may be; remove one, "
+            "or wait until one has ended.",
+            extras={"limit": limit},
+        )
 
 
 class TransitionRefused(ConflictError):
@@ -131,7 +135,8 @@ class TransitionRefused(ConflictError):
 
     def __init__(self, *, state: EffectState) -> None:
         super().__init__(
-            f"An effect in state '{state.value}' does not permit this.",
+            f"An effect in state '{state.value}' does not permit this; "
+            "read it to see what it waits for.",
             extras={"state": state.value},
         )
 

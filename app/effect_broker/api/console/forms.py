@@ -18,7 +18,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from effect_broker.api.bodies import StatementBody, validated
-from effect_broker.api.callers import known_effect_id, services_of
+from effect_broker.api.callers import known_id, services_of
 from effect_broker.api.console import access
 from effect_broker.api.console.access import PATH, Visit, read_form, require_token, visit_of
 from effect_broker.api.console.answers import FIELDS, trouble_of
@@ -120,7 +120,7 @@ def _next(given: str) -> str | None:
 async def resolve(request: Request) -> Response:
     """Record what a person knows of an effect."""
     visit, fields = await _sent(request)
-    effect_id = known_effect_id(request.path_params["effect_id"])
+    effect_id = known_id(request.path_params["effect_id"])
     form = _resolve_form(fields)
 
     async def record() -> str:
@@ -135,7 +135,7 @@ async def resolve(request: Request) -> Response:
 async def confirm(request: Request) -> Response:
     """Confirm what another person has concluded."""
     visit, fields = await _sent(request)
-    effect_id = known_effect_id(request.path_params["effect_id"])
+    effect_id = known_id(request.path_params["effect_id"])
     decision_id = _decision_id(fields)
 
     async def record() -> str:
@@ -150,7 +150,7 @@ async def confirm(request: Request) -> Response:
 async def judge(request: Request) -> Response:
     """Approve or deny an effect before its first attempt, by the hash of what was shown."""
     visit, fields = await _sent(request)
-    effect_id = known_effect_id(request.path_params["effect_id"])
+    effect_id = known_id(request.path_params["effect_id"])
     form = JudgeForm(_decision_id(fields), fields.get("reason", ""))
     verdict, request_hash = fields.get("verdict", ""), fields.get("request_hash", "")
     if verdict not in {"approve", "deny"} or not _HASH.fullmatch(request_hash):
@@ -175,7 +175,7 @@ async def judge(request: Request) -> Response:
 async def look(request: Request) -> Response:
     """Ask the broker to look now; it may be asked again after any error."""
     visit, _ = await _sent(request)
-    effect_id = known_effect_id(request.path_params["effect_id"])
+    effect_id = known_id(request.path_params["effect_id"])
     services = services_of(request)
     actor = f"operator:{visit.credential}"
 
@@ -190,7 +190,7 @@ async def look(request: Request) -> Response:
 async def acknowledge(request: Request) -> Response:
     """Take note that the alert which was shown has been dealt with."""
     visit, fields = await _sent(request)
-    effect_id = known_effect_id(request.path_params["effect_id"])
+    effect_id = known_id(request.path_params["effect_id"])
     try:
         alert = Alert(fields.get("alert", ""))
     except ValueError:

@@ -10,7 +10,7 @@ from uuid import UUID
 from fastapi import Request
 from fastapi.responses import Response
 
-from effect_broker.api.callers import known_effect_id, services_of
+from effect_broker.api.callers import known_id, services_of
 from effect_broker.api.console import words
 from effect_broker.api.console.access import PATH, Visit, drop_flash, take_flash, visit_of
 from effect_broker.api.console.rendering import page, see_other
@@ -29,6 +29,7 @@ from effect_broker.console import COUNTED_MAX, LISTED_MAX
 from effect_broker.holding import HoldRecord
 from effect_broker.reading import CursorInvalid, EffectFilter
 from effect_broker.unresolved import REASONS, UnresolvedEffect, UnresolvedFilter
+from effect_contracts.counting import span
 from effect_contracts.decide import Reason
 from effect_contracts.errors import RequestMalformed
 
@@ -91,7 +92,7 @@ def _row(row: UnresolvedEffect) -> dict[str, Any]:
         "state": words.STATES[row.intent.state],
         "said": words.words(row.reasons[0]),
         "expiry": words.expiry(row),
-        "age": words.span(row.age_seconds),
+        "age": span(row.age_seconds),
         "learned": words.learned(row.last_evidence, row.now),
         "following": words.step(
             row.next_step, row.reasons[0], alert=row.alert is not None, now=row.now
@@ -128,7 +129,7 @@ async def search(request: Request) -> Response:
 async def effect(request: Request) -> Response:
     """One effect: what it is, what can be done, and how it came to be so."""
     visit = await visit_of(request)
-    view = await effect_view(request, visit, known_effect_id(request.path_params["effect_id"]))
+    view = await effect_view(request, visit, known_id(request.path_params["effect_id"]))
     return show_effect(request, visit, view)
 
 

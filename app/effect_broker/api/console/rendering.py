@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from effect_broker.api.console import words
 from effect_broker.api.console.access import Visit
+from effect_contracts.counting import span
 
 _PACKAGE: Final = "effect_broker.api.console"
 
@@ -71,7 +72,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"prose": prose, "clock": words.clock, "span": words.span}
+    made.filters |= {"prose": prose, "clock": words.clock, "span": span}
     made.globals |= {"ago": words.ago, "who": words.who, "words": words.words}
     return made
 

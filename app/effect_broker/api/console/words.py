@@ -14,6 +14,7 @@ from effect_broker.protocol.resolution import Permitted
 from effect_broker.reasons import LISTED, words_of
 from effect_broker.reasons import Words as Words
 from effect_broker.unresolved import LastEvidence, NextStep, Step, UnresolvedEffect
+from effect_contracts.counting import span
 from effect_contracts.facts import Conclusion, EffectState, Hold, Outcome, Verdict
 from effect_contracts.life import is_final
 
@@ -126,14 +127,6 @@ _LIFTED: Final = frozenset(map(str, Hold)) - {Hold.TARGET_CHANGED}
 
 _WHO_CHARS: Final = 8
 _DIGEST_CHARS: Final = 64
-
-
-def span(seconds: float) -> str:
-    """Return how long, in the unit that a reader would choose."""
-    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 0.0):.0f} s"
 
 
 def clock(at: datetime | None) -> str:

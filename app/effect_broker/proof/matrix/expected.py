@@ -76,7 +76,6 @@ _DOUBLED: Final = Expected("succeeded", 2, 2)
 T = TargetClass
 S = Situation
 _ALL: Final[Mapping[TargetClass, Expected]] = dict.fromkeys(TargetClass, _ONCE)
-_SENT_OVER_HTTP: Final = frozenset(TargetClass) - {T.TRANSACTIONAL}
 
 # A class that is not named in a row makes one effect of one request.
 OUTCOMES: Final[Mapping[Situation, Mapping[TargetClass, Expected]]] = MappingProxyType(

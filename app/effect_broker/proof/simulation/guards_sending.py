@@ -125,10 +125,6 @@ add(
 )
 
 
-def _losing_nothing(_losses: Callable[..., Any], _decision: Decision) -> tuple[()]:
-    return ()
-
-
 def _closing_no_attempt() -> AbstractContextManager[None]:
     return patched(
         (changes, "losses", lambda _decision: ()), (conclusion, "losses", lambda _decision: ())

@@ -179,10 +179,6 @@ class Scope:
         """Whether no fault breaks a promise, so that every invariant must hold."""
         return not self.faults & BROKEN_PROMISES
 
-    def with_faults(self, *faults: Fault) -> Scope:
-        """Return the scope with more faults."""
-        return replace(self, faults=self.faults | set(faults))
-
     def without(self, *faults: Fault) -> Scope:
         """Return the scope with fewer faults."""
         return replace(self, faults=self.faults - set(faults))
