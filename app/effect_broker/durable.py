@@ -177,9 +177,7 @@ def _end(reason: str) -> StepResult:
 # with by the next, or fails there for the engine, and the effect's next action begins another.
 @DBOS.step(name="reserve")
 async def _reserve(tenant_id: str, effect_id: str, generation: int) -> StepResult:
-    step = partial(
-        steps.reserve, _slot.require(), UUID(tenant_id), UUID(effect_id), generation
-    )
+    step = partial(steps.reserve, _slot.require(), UUID(tenant_id), UUID(effect_id), generation)
     return await _traced("reserve", tenant_id, effect_id, step)
 
 

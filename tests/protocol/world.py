@@ -171,13 +171,21 @@ class TroubledStore:
         """Untroubled."""
         return await self.inner.load(tenant_id, effect_id)
 
-    async def change(self, tenant_id: UUID, effect_id: UUID, plan: Plan[T], paced: Any = None) -> T:
+    async def change(
+        self,
+        tenant_id: UUID,
+        effect_id: UUID,
+        plan: Plan[T],
+        paced: Any = None,
+        *,
+        new: bool = False,
+    ) -> T:
         """Meet the next trouble."""
         trouble = await self._next()
         if trouble is Trouble.LOST_UNDONE:
             await self.inner.change(tenant_id, effect_id, lambda s: Change(plan(s).result), paced)
         if trouble in {Trouble.NONE, Trouble.LOST_COMMITTED}:
-            result = await self.inner.change(tenant_id, effect_id, plan, paced)
+            result = await self.inner.change(tenant_id, effect_id, plan, paced, new=new)
             if (after := self.after) is not None:
                 self.after = None
                 await after()

@@ -259,7 +259,13 @@ class ProcessStore:
         return await self._world.store.payload(tenant_id, effect_id, kind, ref)
 
     async def change(
-        self, tenant_id: UUID, effect_id: UUID, plan: Plan[T], paced: IdentityOf | None = None
+        self,
+        tenant_id: UUID,
+        effect_id: UUID,
+        plan: Plan[T],
+        paced: IdentityOf | None = None,
+        *,
+        new: bool = False,
     ) -> T:
         """See `EffectStore.change`."""
         world, actor = self._world, self._actor
