@@ -482,7 +482,7 @@ def _deliveries(settings: Settings, pool: Pool, ports: Ports, seen: Observed) ->
 
 
 async def _warm(effects: Pool) -> None:
-    """Make what the first effects of a backlog would wait for; without it they wait, and no more."""
+    """Make what the first effects of a backlog would wait for; they still can, and no more."""
     verifying_tls()
     try:
         with store_errors():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -20,23 +21,23 @@ from effect_broker.store.pool import Connection, Pool, session
 # Of nobody and nothing. No statement takes a lock or writes for it.
 _NONE: Final = {"tenant_id": UUID(int=0), "effect_id": UUID(int=0)}
 
-# Parameters of both functions; both look for the effect first and find none.
-_GRANT: Final = dict.fromkeys(
-    (
-        "expected_version", "expected_generation", "attempt_id", "ordinal", "executor_id", "now",
-        "deadline_at", "target_identity", "bound_identity", "kind", "event", "from_state",
-        "to_state", "reason", "actor", "metadata", "next_action_at", "key_expires_at",
-        "attempt_open_until", "sender_lost",
-    )
-)  # fmt: skip
-_SETTLE: Final = dict.fromkeys(
-    (
-        "version", "generation", "attempt_id", "at", "code", "external_id", "status",
-        "response_digest", "result_digest", "result_key_id", "result", "receipt_id", "content",
-        "receipt_digest", "result_ref", "event", "to_state", "reason", "actor", "kind",
-        "metadata", "next_action_at", "signing_key_id", "algorithm", "signature",
-    )
-)  # fmt: skip
+# Of the types that an effect gives which simply succeeds: a session keeps a plan for each set.
+_AT: Final = datetime(2000, 1, 1, tzinfo=UTC)
+_GRANT: Final[dict[str, Any]] = {
+    "expected_version": 1, "expected_generation": 1, "attempt_id": UUID(int=0), "ordinal": 1,
+    "executor_id": "", "now": _AT, "deadline_at": _AT, "target_identity": "", "bound_identity": "",
+    "kind": "", "event": "", "from_state": "", "to_state": "", "reason": "", "actor": "",
+    "metadata": "", "next_action_at": _AT, "key_expires_at": _AT, "attempt_open_until": _AT,
+    "sender_lost": False,
+}  # fmt: skip
+_SETTLE: Final[dict[str, Any]] = {
+    "version": 2, "generation": 1, "attempt_id": UUID(int=0), "at": _AT, "code": "",
+    "external_id": "", "status": 200, "response_digest": "", "result_digest": b"",
+    "result_key_id": "", "result": b"", "receipt_id": UUID(int=0), "content": "",
+    "receipt_digest": b"", "result_ref": "", "event": "", "to_state": "", "reason": "",
+    "actor": "", "kind": "", "metadata": "", "next_action_at": None, "signing_key_id": "",
+    "algorithm": "", "signature": b"",
+}  # fmt: skip
 
 
 async def warm(pool: Pool) -> None:
