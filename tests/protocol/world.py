@@ -172,13 +172,7 @@ class TroubledStore:
         return await self.inner.load(tenant_id, effect_id)
 
     async def change(
-        self,
-        tenant_id: UUID,
-        effect_id: UUID,
-        plan: Plan[T],
-        paced: Any = None,
-        *,
-        new: bool = False,
+        self, tenant_id: UUID, effect_id: UUID, plan: Plan[T], paced: Any = None, new: bool = False
     ) -> T:
         """Meet the next trouble."""
         trouble = await self._next()
@@ -251,9 +245,8 @@ class WatchedTarget(LedgerTarget):
         if (act := self.while_sending) is not None:
             self.while_sending = None
             await act()
-        if self.answers:
-            return self.answers.popleft()
-        return await super().receive(key, arguments, call)
+        told = self.answers.popleft() if self.answers else None
+        return told or await super().receive(key, arguments, call)
 
     async def look_up(self, call: ProbeCall) -> Finding:
         """See `SimulatedTarget`."""
@@ -262,9 +255,8 @@ class WatchedTarget(LedgerTarget):
         if (act := self.while_looking) is not None:
             self.while_looking = None
             await act()
-        if self.findings:
-            return self.findings.popleft()
-        return await super().look_up(call)
+        told = self.findings.popleft() if self.findings else None
+        return told or await super().look_up(call)
 
 
 class NamedAdapter(SimulatedAdapter):
@@ -312,8 +304,7 @@ class SeenCalls:
         self.names: list[str] = []
 
     async def begin(self) -> StepResult:
-        """See `StepCalls`: the engine neither records it nor replays it."""
-        self.names.append("begin")
+        self.names.append("begin")  # neither recorded nor replayed
         return (await steps.begin(self._ports)).to_json()
 
     async def reserve(self) -> StepResult:
