@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -86,3 +87,21 @@ async def test_the_fault_points_of_a_reserve_are_met_without_a_read(idempotent: 
     idempotent.reached.clear()
     await opening(idempotent)
     assert idempotent.reached[:3] == ["before_reserve", "after_reserve", "before_attempt_commit"]
+
+
+async def test_only_a_first_attempt_on_the_first_version_is_asked_for_as_new(
+    idempotent: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store may look at it without a lock first; for any other that look would be in vain."""
+    change, asked = idempotent.store.change, []
+
+    async def told(*given: Any, new: bool = False) -> Any:
+        if len(given) == 4:  # with a target to be sent to: transaction 1
+            asked.append(new)
+        return await change(*given, new=new)
+
+    monkeypatch.setattr(idempotent.store, "change", told)
+    await idempotent.submit()
+    for version, ordinal in ((1, 2), (2, 1), (2, 2), (1, 1)):
+        await idempotent.dispatch(version, ordinal)
+    assert asked == [False, False, False, True]
