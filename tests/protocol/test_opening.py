@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -93,12 +94,15 @@ async def test_only_a_first_attempt_on_the_first_version_is_asked_for_as_new(
     idempotent: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store may look at it without a lock first; for any other that look would be in vain."""
-    change, asked = idempotent.store.change, []
+    change = idempotent.store.change
+    asked: list[bool] = []
 
-    async def told(*given: Any, new: bool = False) -> Any:
-        if len(given) == 4:  # with a target to be sent to: transaction 1
+    async def told(
+        tenant_id: UUID, effect_id: UUID, plan: Any, paced: Any = None, new: bool = False
+    ) -> Any:
+        if paced is not None:  # it would send: transaction 1
             asked.append(new)
-        return await change(*given, new=new)
+        return await change(tenant_id, effect_id, plan, paced, new)
 
     monkeypatch.setattr(idempotent.store, "change", told)
     await idempotent.submit()

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
@@ -36,9 +37,10 @@ from effect_broker.store.pool import Pool, make_pool
 from effect_broker.store.roles import DatabaseRole
 from effect_broker.store.runs import PostgresWorkerStore
 from effect_contracts.document import ContractDocument
-from effect_contracts.facts import SafetyClass
+from effect_contracts.facts import Certified, SafetyClass
 from effect_contracts.trace.check import verify_lines
 from postgres import Database, RunningServer, clone, drop_database
+from store.issuer import Issuer
 from store.samples import TARGET, contract, submission
 from store.wire import wire_to
 
@@ -343,6 +345,27 @@ async def test_what_more_than_the_effect_decides_is_decided_under_the_lock(
         contract_version=document.version, contract_digest=document.digest()
     )
     await first.grant()
+    assert any("effect_broker.lock_effect" in statement for statement in sent)
+    assert not any("start_first_attempt" in statement for statement in sent)
+
+
+async def test_a_certificate_in_force_is_looked_for_under_the_lock(
+    submit: Submit, admin_pool: Pool, worker_pool: Pool, sent: list[str]
+) -> None:
+    """Nothing keeps it from being revoked meanwhile."""
+    document = contract("idempotent", f"v-{uuid4().hex[:8]}", oversight={"certificate": {}})
+    await Catalogue(admin_pool).apply(document)
+    first: First = await submit(
+        contract_version=document.version, contract_digest=document.digest()
+    )
+    issuer = Issuer(admin_pool)
+    first.store = PostgresWorkerStore(worker_pool, trusted=issuer.public_keys)
+    now = (await first.store.load(first.tenant_id, first.effect_id)).now
+    trials = frozenset({"accepts_the_request"})
+    said = Certified(str(uuid4()), TARGET, trials, now, now + timedelta(hours=1))
+    await issuer.store(document, said)
+    sent.clear()
+    assert (await first.grant()).kind is GRANTED
     assert any("effect_broker.lock_effect" in statement for statement in sent)
     assert not any("start_first_attempt" in statement for statement in sent)
 
