@@ -39,6 +39,7 @@ from effect_broker.store.runs import PostgresWorkerStore
 from effect_contracts.document import ContractDocument
 from effect_contracts.facts import Certified, SafetyClass
 from effect_contracts.trace.check import verify_lines
+from effect_contracts.trace.findings import Rule
 from postgres import Database, RunningServer, clone, drop_database
 from store.issuer import Issuer
 from store.samples import TARGET, contract, submission
@@ -445,14 +446,17 @@ async def test_it_writes_the_very_rows_of_the_long_way(
 
 
 async def test_the_events_hang_together(submit: Submit, shared_database: Database) -> None:
-    await (await submit(key="chained")).grant()
+    first: First = await submit(key="chained")
+    await first.grant()
+    assert first.planned == 1
     lines: list[bytes] = []
     url = shared_database.superuser_url
     async with make_pool(url, None, application_name="test-export", size_max=1) as pool:
         await export_trace(pool, lines.append)
-    assert len(lines) > 2
-    digests = [one for one in verify_lines(lines, whole=True).violations if "digest" in str(one)]
-    assert digests == []
+    # Other tests of this module have left what no broker writes, and ids of samples are not derived.
+    found = verify_lines(lines, whole=True).violations
+    mine = {one.rule for one in found if one.effect_id == first.effect_id}
+    assert mine <= {Rule.IDENTITY}
 
 
 # What goes wrong ---------------------------------------------------------------------------------
