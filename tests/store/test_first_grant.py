@@ -453,7 +453,7 @@ async def test_the_events_hang_together(submit: Submit, shared_database: Databas
     url = shared_database.superuser_url
     async with make_pool(url, None, application_name="test-export", size_max=1) as pool:
         await export_trace(pool, lines.append)
-    # Other tests of this module have left what no broker writes, and ids of samples are not derived.
+    # Other tests here have left what no broker writes; the ids of samples are not derived.
     found = verify_lines(lines, whole=True).violations
     mine = {one.rule for one in found if one.effect_id == first.effect_id}
     assert mine <= {Rule.IDENTITY}
