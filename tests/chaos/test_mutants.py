@@ -270,6 +270,19 @@ def test_what_nobody_evaluates_is_not_mutated() -> None:
     assert found.no_python == 0  # the bare star is no operator
 
 
+@pytest.mark.parametrize(
+    ("imported", "base", "counts"),
+    [("pydantic", "(BaseModel)", 11), ("pydantic", "", 0), ("typing", "(BaseModel)", 0)],
+)
+def test_the_annotations_of_models_are_mutated(imported: str, base: str, counts: int) -> None:
+    found = mutants_of(
+        f"from __future__ import annotations\nfrom {imported} import BaseModel\n\n\n"
+        f"class Some{base}:\n    kept: dict[str, int | None]\n"
+    )
+    assert len(found.mutants) == counts
+    assert len(found.mutants) + found.no_change == 11
+
+
 def test_a_mutant_knows_the_function_that_runs_it() -> None:
     source = "x = 1\n\n\n@x\ndef f(a=2):\n    def g():\n        return 3\n    return 4\n"
     scopes = {m.line: m.scope for m in mutants_of(source).mutants}

@@ -127,8 +127,9 @@ def _durability(facts: ServerFacts) -> Findings:
     if facts.synchronous_commit == "off":
         yield fail(
             "synchronous_commit",
-            "synchronous_commit is off by default here: the broker's own sessions set it on, but "
-            "a submit inside a caller's transaction could be acknowledged and then lost",
+            "synchronous_commit is off by default here: the broker's own sessions set it on, and "
+            "so does a submit inside a caller's transaction, but what else commits beside them "
+            "can be acknowledged and then lost",
             "set synchronous_commit = on for the server, the database or the callers' roles",
         )
     else:

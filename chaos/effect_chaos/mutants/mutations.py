@@ -253,7 +253,8 @@ def _annotations(tree: ast.Module) -> Iterator[Any]:
     """The annotations that nobody evaluates.
 
     With the import from `__future__` those of functions are only words. Those of classes are too,
-    but pydantic reads them: they count in a module that imports it, or has parts of documents.
+    but pydantic reads them: they count in a module that imports it, or has parts of documents, if
+    the class has a base, as every model has.
     """
     imports = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     if "__future__" not in imports:
@@ -262,7 +263,7 @@ def _annotations(tree: ast.Module) -> Iterator[Any]:
     in_classes = {
         id(statement)
         for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
+        if isinstance(node, ast.ClassDef) and node.bases
         for statement in node.body
     }
     for node in ast.walk(tree):

@@ -110,9 +110,10 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.turn": (f"{_CONTRACTS}test_pacing.py",),
     "effect_contracts.trace.chain": (f"{_TRACE}test_chain*.py", _VALUES),
     "effect_contracts.trace.check": (
-        f"{_TRACE}test_check.py",
+        f"{_TRACE}test_check*.py",
         f"{_TRACE}test_removed*.py",
         f"{_TRACE}test_replay*.py",
+        _VALUES,
     ),
     "effect_contracts.trace.findings": (
         f"{_TRACE}test_findings.py",
@@ -129,8 +130,9 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
         f"{_TRACE}test_certificates.py",
         f"{_TRACE}test_limits.py",
         *_CHECK,
+        _VALUES,
     ),
-    "effect_contracts.trace.standing": (f"{_TRACE}test_standing.py", _VALUES),
+    "effect_contracts.trace.standing": (f"{_TRACE}test_standing*.py", _VALUES),
     "effect_contracts.trace.timeline": (f"{_TRACE}test_timeline*.py", _VALUES),
     "effect_contracts.webhook_sending": (f"{_CONTRACTS}test_event_stream*.py", _VALUES),
     "effect_contracts.webhook_urls": (
