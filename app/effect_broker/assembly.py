@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 from uuid import UUID
 
+from effect_adapters.http.connection import verifying_tls
 from effect_adapters.registry import adapters
 from effect_broker import open_files
 from effect_broker.api.services import Health, Services
@@ -68,6 +69,7 @@ from effect_broker.store.batches import PostgresBatches
 from effect_broker.store.console import PostgresConsole
 from effect_broker.store.drills import PostgresDrills
 from effect_broker.store.elections import PostgresElections
+from effect_broker.store.errors import store_errors
 from effect_broker.store.event_delivery import PostgresDeliveries
 from effect_broker.store.event_stream import PostgresStream
 from effect_broker.store.health import DatabaseHealth, database_health
@@ -83,6 +85,7 @@ from effect_broker.store.sessions import PostgresSessions
 from effect_broker.store.subscriptions import PostgresSubscriptions
 from effect_broker.store.tenants import Authentication
 from effect_broker.store.tracing import PostgresTraceparents
+from effect_broker.store.warming import warm
 from effect_broker.subscriptions import Subscribing
 from effect_contracts.webhook_urls import read_networks
 
@@ -331,6 +334,7 @@ async def _worker_parts(
     async with effects, repairs, observed(settings, kind, process.executor_id) as seen:
         await _check_schema(repairs)
         await _check_keys(repairs, ring, settings)
+        await _warm(effects)
         ports = Ports(
             store=PostgresWorkerStore(
                 effects,
@@ -477,12 +481,24 @@ def _deliveries(settings: Settings, pool: Pool, ports: Ports, seen: Observed) ->
     )
 
 
+async def _warm(effects: Pool) -> None:
+    """Make what the first effects of a backlog would wait for; they still can, and no more."""
+    verifying_tls()
+    try:
+        with store_errors():
+            await warm(effects)
+    except StoreError as problem:
+        kind = type(problem).__name__
+        _log.warning("not warm: %s", kind, extra=event("warming_failed", problem=kind))
+
+
 def _worker_pool(login: DatabaseLogin, name: str, size_max: int, ttl_seconds: float) -> Pool:
     return make_pool(
         login.url,
         DatabaseRole.WORKER,
         application_name=name,
         size_max=size_max,
+        size_min=size_max,
         ttl_seconds=ttl_seconds,
     )
 

@@ -43,6 +43,28 @@ def test_a_run_that_comes_early_ends_without_a_trace(scene: Scene) -> None:
     assert scene.ledger("early").arrivals == 1
 
 
+def test_a_run_that_an_older_release_has_begun_is_followed_by_another(scene: Scene) -> None:
+    """That one had the engine record the beginning of a run as a step of its own."""
+    tool = scene.offer("begun")
+    scene.kill_workers()
+    effect_id = scene.submit(tool, "begun")
+    scene.rows(
+        "INSERT INTO dbos.operation_outputs (workflow_uuid, function_id, function_name, output,"
+        " serialization, application_name) SELECT %s, 1, 'reserve', %s, w.serialization,"
+        " w.application_name FROM dbos.workflow_status AS w WHERE w.workflow_uuid = %s",
+        f"{effect_id}.1",
+        '{"next": "dispatch", "version": 1, "state": "prepared", "reason": "first_attempt",'
+        ' "now": null, "ordinal": 1, "at": null, "alert": null}',
+        f"{effect_id}.1",
+    )
+    scene.start_workers(1)
+    assert scene.broker.settled(effect_id)["state"] == "succeeded"
+    assert scene.ledger("begun").arrivals == 1
+    run = scene.run(effect_id, 1)
+    assert run is not None
+    assert run["status"] == "ERROR"
+
+
 def test_runs_that_keep_failing_back_off_and_are_shown_to_a_person(scene: Scene) -> None:
     tool = scene.offer("broken")
     scene.kill_workers()

@@ -171,9 +171,11 @@ def test_spans_name_the_contract_and_codes_and_a_digest_of_the_key(
 ) -> None:
     for kind, (safety, _, _) in KINDS.items():
         spans = seen(collector, told[kind])
-        # The first reserve reads nothing of the effect, and can tell nothing of it.
+        # A run begins without reading the effect, and its first span can tell nothing of it. Each
+        # worker that enters the run begins it anew.
         unread = [span for span in spans if span.told("tool") is None]
-        assert [span.name for span in unread] == ["effect.reserve"]
+        assert {span.name for span in unread} == {"effect.reserve"}
+        assert len(unread) <= (2 if kind == "told" else 1)
         for span in spans:
             if span in unread:
                 continue

@@ -131,9 +131,11 @@ async def test_only_the_plan_that_the_store_commits_is_a_permission(
     await world.submit()
     remembered, change = world.snapshot, world.memory.change
 
-    async def planned_twice(tenant_id: UUID, effect_id: UUID, plan: Any, paced: Any = None) -> Any:
+    async def planned_twice(
+        tenant_id: UUID, effect_id: UUID, plan: Any, paced: Any = None, *, new: bool = False
+    ) -> Any:
         plan(remembered)
-        return await change(tenant_id, effect_id, plan, paced)
+        return await change(tenant_id, effect_id, plan, paced, new=new)
 
     monkeypatch.setattr(world.memory, "change", planned_twice)
     world.memory.holds.add(Hold.PAUSED)

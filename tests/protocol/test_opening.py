@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -86,3 +88,24 @@ async def test_the_fault_points_of_a_reserve_are_met_without_a_read(idempotent: 
     idempotent.reached.clear()
     await opening(idempotent)
     assert idempotent.reached[:3] == ["before_reserve", "after_reserve", "before_attempt_commit"]
+
+
+async def test_only_a_first_attempt_on_the_first_version_is_asked_for_as_new(
+    idempotent: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store may look at it without a lock first; for any other that look would be in vain."""
+    change = idempotent.store.change
+    asked: list[bool] = []
+
+    async def told(
+        tenant_id: UUID, effect_id: UUID, plan: Any, paced: Any = None, new: bool = False
+    ) -> Any:
+        if paced is not None:  # it would send: transaction 1
+            asked.append(new)
+        return await change(tenant_id, effect_id, plan, paced, new)
+
+    monkeypatch.setattr(idempotent.store, "change", told)
+    await idempotent.submit()
+    for version, ordinal in ((1, 2), (2, 1), (2, 2), (1, 1)):
+        await idempotent.dispatch(version, ordinal)
+    assert asked == [False, False, False, True]

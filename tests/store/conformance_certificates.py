@@ -86,7 +86,9 @@ class Certifying:
             attempt_id=uuid4(),
             executor_id="executor-1",
         )
-        return await self.world.store.change(self.world.tenant_id, effect_id, plan)
+        return await self.world.store.change(
+            self.world.tenant_id, effect_id, plan, lambda document: target, new=ordinal == 1
+        )
 
     async def concluded(self, effect_id: UUID) -> Snapshot:
         """Write what is next, as a run does; return where the effect stands then."""

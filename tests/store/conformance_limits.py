@@ -63,7 +63,7 @@ class Limited:
             executor_id="executor-1",
         )
         grant: Grant = await self.world.store.change(
-            tenant_id, effect_id, plan, lambda document: target
+            tenant_id, effect_id, plan, lambda document: target, new=ordinal == 1
         )
         return grant.kind
 

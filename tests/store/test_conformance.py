@@ -25,6 +25,7 @@ from effect_contracts.facts import Certified, SafetyClass
 from store.conformance import Both, StoreConformance, World
 from store.conformance_certificates import CertificateConformance, Certifying, demanding
 from store.conformance_elections import ElectionConformance
+from store.conformance_first import FirstGrantConformance
 from store.conformance_limits import LimitConformance, Limited, limiting
 from store.conformance_urgency import UrgencyConformance
 from store.issuer import Issuer
@@ -35,6 +36,7 @@ class TestPostgres(
     StoreConformance,
     UrgencyConformance,
     ElectionConformance,
+    FirstGrantConformance,
     CertificateConformance,
     LimitConformance,
 ):
@@ -110,6 +112,7 @@ class TestMemory(
     StoreConformance,
     UrgencyConformance,
     ElectionConformance,
+    FirstGrantConformance,
     CertificateConformance,
     LimitConformance,
 ):

@@ -35,6 +35,13 @@ SELECT gen_random_uuid(), i.tenant_id, i.effect_id, 1, 'e', now(), now() + inter
 FROM effect_broker.effect_intents AS i
 WHERE i.tenant_id = %(tenant)s AND i.operation_key = 'on_its_way/' || %(n)s
 """
+FIRST = """
+SELECT effect_broker.start_first_attempt(
+    i.tenant_id, i.effect_id, 0, 1, gen_random_uuid(), 1, 'e', now(), now(), 't', 't', 'k', 'e',
+    'prepared', 'dispatching', 'r', 'a', '{}', now(), NULL, NULL, false)
+FROM effect_broker.effect_intents AS i
+WHERE i.tenant_id = %(tenant)s AND i.operation_key = 'on_its_way/1'
+"""
 SETTLE = """
 SELECT effect_broker.settle_success(
     i.tenant_id, i.effect_id, i.version, i.generation, gen_random_uuid(), clock_timestamp(), 'c',
@@ -96,6 +103,11 @@ def plans_of(session: Connection[TupleRow], part: str, statement: str) -> list[s
 
 def test_an_attempt_finds_its_effect_by_the_key(backlog: Connection[TupleRow]) -> None:
     plans = plans_of(backlog, "SELECT i.latest_ordinal", START)
+    assert all("effect_intents_pkey" in plan for plan in plans), plans[-1]
+
+
+def test_a_first_attempt_finds_its_effect_by_the_key(backlog: Connection[TupleRow]) -> None:
+    plans = plans_of(backlog, "FOR NO KEY UPDATE", FIRST)
     assert all("effect_intents_pkey" in plan for plan in plans), plans[-1]
 
 

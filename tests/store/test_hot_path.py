@@ -91,11 +91,11 @@ class Way:
     attempt_id: UUID = field(default_factory=uuid4)
     planned: int = 0
 
-    async def grant(self, **changed: Any) -> Grant:
+    async def grant(self, new: bool = False, **changed: Any) -> Grant:
         """Transaction 1."""
         asked: dict[str, Any] = {**ATTEMPT, "attempt_id": self.attempt_id, **changed}
         plan = partial(changes.grant_attempt, **asked)
-        return await self.store.change(self.tenant_id, self.effect_id, plan)
+        return await self.store.change(self.tenant_id, self.effect_id, plan, new=new)
 
     async def record(self, answer: Answer = COMMITTED, store: Any = None) -> View:
         """Transaction 2."""
@@ -149,14 +149,15 @@ async def test_a_submit_and_its_replay_are_one_statement_each(
     assert replace(again.standing, now=first.standing.now) == first.standing
 
 
-async def test_a_grant_takes_seven_statements_and_a_success_one(
-    way: Callable[..., Any], sent: Sent
+@pytest.mark.parametrize(("new", "costs"), [(True, (2, 2)), (False, (7, 3))])
+async def test_a_first_grant_takes_two_statements_any_other_seven_and_a_success_one(
+    way: Callable[..., Any], sent: Sent, new: bool, costs: tuple[int, int]
 ) -> None:
     await (await way("warm")).grant()  # reads the contract, once per process
     effect = await way()
     sent.of()
-    assert (await effect.grant()).kind is GrantKind.GRANTED
-    assert sent.of() == (7, 3)
+    assert (await effect.grant(new)).kind is GrantKind.GRANTED
+    assert sent.of() == costs
     await effect.record()
     assert sent.of() == (1, 1)
     assert await effect.state() is EffectState.SUCCEEDED
@@ -203,7 +204,7 @@ async def test_the_short_way_writes_what_the_long_way_writes(
     way: Callable[..., Any], worker_pool: Any, superuser: Connection[TupleRow]
 ) -> None:
     short, long = await way("short"), await way("long")
-    await short.grant()
+    await short.grant(new=True)
     await long.grant()
     await short.record()
     # Another process of the same executor: it remembers no grant.

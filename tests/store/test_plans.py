@@ -107,6 +107,7 @@ def _walk(node: dict[str, Any], found: list[str]) -> None:
 
 CHANGE = {
     "read_intent": sql.READ_INTENT,
+    "read_new": sql.READ_NEW,
     # What `lock_effect` runs inside.
     "lock_intent": f"{sql.READ_INTENT}FOR NO KEY UPDATE",
     "attempts": sql.READ_ATTEMPTS,

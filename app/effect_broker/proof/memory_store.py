@@ -17,6 +17,7 @@ from uuid import UUID
 from effect_adapters.base import Answer
 from effect_broker.proof.memory_certificates import MemoryCertificates, has_come
 from effect_broker.proof.memory_paces import MemoryPaces
+from effect_broker.proof.memory_rows import evidence_row, unrun
 from effect_broker.protocol import election
 from effect_broker.protocol.ports import (
     Acknowledge,
@@ -63,7 +64,6 @@ from effect_contracts.facts import (
     Certified,
     Conclusion,
     EffectState,
-    Evidence,
     EvidenceSource,
     Facts,
     Hold,
@@ -239,9 +239,15 @@ class MemoryStore:
         return self._snapshot(self._row(tenant_id, effect_id))
 
     async def change(
-        self, tenant_id: UUID, effect_id: UUID, plan: Plan[T], paced: IdentityOf | None = None
+        self,
+        tenant_id: UUID,
+        effect_id: UUID,
+        plan: Plan[T],
+        paced: IdentityOf | None = None,
+        *,
+        new: bool = False,
     ) -> T:
-        """See `EffectStore.change`."""
+        """See `EffectStore.change`; what is new is planned as all else is."""
         row = self._row(tenant_id, effect_id)
         async with row.lock:
             snapshot = self._snapshot(row)
@@ -266,7 +272,7 @@ class MemoryStore:
         async with row.lock:
             standing = self._snapshot(row).mutation_ordinal
             free = standing is None and mutation.ordinal not in row.mutations
-            answer = await mutation.run(None) if free else _unrun(standing, mutation.ordinal)
+            answer = await mutation.run(None) if free else unrun(standing, mutation.ordinal)
             committed = free and answer.outcome is Outcome.COMMITTED
             change = plan(self._snapshot(row), answer)
             # As a transaction: without a write of the plan's nothing stays, nor does the key.
@@ -428,7 +434,7 @@ class MemoryStore:
             case RecordOutcome():
                 self._record(row, write)
             case AddEvidence():
-                row.evidence.append(_evidence_row(write))
+                row.evidence.append(evidence_row(write))
             case StorePayload(kind=kind, ref=ref, sealed=sealed):
                 row.payloads.setdefault((kind, ref), sealed)
             case BindTarget(target_identity=identity):
@@ -577,24 +583,3 @@ def _check(row: _Row) -> None:
         _guard(not row.attempts)
     if intent.state is EffectState.DISPATCHING:
         _guard(bool(row.attempts))
-
-
-def _unrun(standing: int | None, ordinal: int) -> Answer:
-    """The answer of a mutation that did not run, since its key could not be inserted."""
-    if standing == ordinal:
-        return Answer(Outcome.COMMITTED, "already_mutated")
-    code = "fenced" if standing is None else "already_mutated"
-    return Answer(Outcome.NOT_SENT, code, bytes_may_have_left=False)
-
-
-def _evidence_row(write: AddEvidence) -> EvidenceRow:
-    fact = Evidence(
-        evidence_id=str(write.evidence_id),
-        source=write.source,
-        verdict=write.verdict,
-        began_at=write.began_at,
-        covers_through=write.covers_through,
-        external_ids=write.external_ids,
-        code=write.code,
-    )
-    return EvidenceRow(fact, write.result_digest)

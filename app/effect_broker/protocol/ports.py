@@ -484,13 +484,20 @@ class EffectStore(Protocol):
         """
 
     async def change(
-        self, tenant_id: UUID, effect_id: UUID, plan: Plan[T], paced: IdentityOf | None = None
+        self,
+        tenant_id: UUID,
+        effect_id: UUID,
+        plan: Plan[T],
+        paced: IdentityOf | None = None,
+        *,
+        new: bool = False,
     ) -> T:
         """Lock the effect's row, then its contract's control row; plan; write; commit durably.
 
         `paced` is for a plan that would send: where the contract limits its target, that target
-        (which `paced` names) is locked as well, last, and the facts hold its pace.
-
+        (which `paced` names) is locked as well, last, and the facts hold its pace. `new` says that
+        the effect is likely to be as its submit has left it: a store may then plan on what it reads
+        without a lock, if it writes only what that plan would have written under the lock.
         A plan without writes commits nothing. A transaction that certainly did not commit and
         failed on a lost connection, a deadlock or a serialization failure is not retried here.
 
@@ -505,11 +512,7 @@ class EffectStore(Protocol):
         mutation: Mutation,
         plan: Callable[[Snapshot, Answer], Change[T]],
     ) -> T:
-        """Like `change`, with a transactional mutation in the same transaction.
-
-        Raises:
-            As `change`.
-        """
+        """Like `change`, with a transactional mutation in the same transaction; raises as it."""
 
     async def payload(
         self, tenant_id: UUID, effect_id: UUID, kind: str, ref: str = ""

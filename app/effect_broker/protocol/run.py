@@ -28,7 +28,8 @@ GENERATION_FIRST = 1
 class StepCalls(Protocol):
     """The three steps of one effect and generation, as the engine calls and records them.
 
-    `begin` is a `reserve` to the engine; see `steps.begin`.
+    `begin` is none of them: it says the same whenever it is asked, and nobody records it
+    (`steps.begin`).
     """
 
     def begin(self) -> Awaitable[StepResult]: ...

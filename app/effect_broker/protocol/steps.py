@@ -282,8 +282,11 @@ async def _granted(
         ports.reach(FaultPoint.BEFORE_ATTEMPT_COMMIT)
         return change
 
+    new = (version, ordinal) == (_VERSION_FIRST, _ORDINAL_FIRST)
     try:
-        await ports.store.change(tenant_id, effect_id, planned, partial(_identity_of, ports))
+        await ports.store.change(
+            tenant_id, effect_id, planned, partial(_identity_of, ports), new=new
+        )
     except CommitUnknown:
         confirm = partial(changes.confirm_grant, attempt_id=attempt_id)
         stands = await _until_known(

@@ -2,10 +2,11 @@
 
 What it promises: a change is planned on facts that were read under the effect's lock, or on the
 version that it compares and sets; its writes are committed together and durably, or not at all.
-Round trips: submit 1, load 1, change 3, a success that follows on this process's own grant 1
-(`effect_broker.store.granted`), mutate 6 and those of the mutation itself; one more where a
-contract is met for the first time, where it demands a certificate, where a plan writes nothing, or
-where an attempt is granted under limits (two, where these demand a certificate).
+Round trips: submit 1, load 1, change 3, the first attempt of a new effect 2, a success that follows
+on this process's own grant 1 (`effect_broker.store.granted`), mutate 6 and those of the mutation
+itself; one more where a contract is met for the first time, where it demands a certificate, where a
+plan writes nothing, or where an attempt is granted under limits (two, where these demand a
+certificate, or the attempt is a first one).
 
 Lock order: the intent's row, then the lock of the holds (shared), then all else, and last a target
 that the contract limits (`effect_broker.store.paces`). Each lock and the facts are separate
@@ -20,7 +21,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
 import psycopg
@@ -59,7 +60,7 @@ from effect_broker.store.rows import (
     urgency_of,
 )
 from effect_broker.store.signatures import signature_statements
-from effect_broker.store.writes import Statement, statements_for
+from effect_broker.store.writes import Statement, grant_parameters, statements_for
 from effect_contracts.document import ContractDocument
 from effect_contracts.facts import Alert, Facts, Outcome
 
@@ -146,10 +147,17 @@ class PostgresStore:
         return snapshot
 
     async def change(
-        self, tenant_id: UUID, effect_id: UUID, plan: Plan[T], paced: IdentityOf | None = None
+        self,
+        tenant_id: UUID,
+        effect_id: UUID,
+        plan: Plan[T],
+        paced: IdentityOf | None = None,
+        *,
+        new: bool = False,
     ) -> T:
-        """Lock, show, plan, write, commit; a success that follows on this store's own grant is
-        planned on what the grant has left, and written on the same version without a look.
+        """Lock, show, plan, write, commit. Two kinds of change are planned without a lock, and
+        written on the same version: the first attempt of a new effect, and a success that follows
+        on this store's own grant, which is planned on what the grant has left.
 
         Raises:
             EffectMissing, StoreUnavailable, StoreBusy, CommitUnknown, StaleWrite.
@@ -161,6 +169,10 @@ class PostgresStore:
                 change = plan(left)
                 if await self._settled(connection, progress, left, change):
                     return change.result
+            elif new:
+                granted = await self._granted_first(connection, progress, target, plan)
+                if granted is not None:
+                    return granted.result
             stored = await _lock(connection, target)
             known_at_seconds = self._grants.moment()
             snapshot = await self._snapshot(connection, stored, tenant_id)
@@ -195,6 +207,38 @@ class PostgresStore:
         else:
             progress.committing = False
         return bool(row["settled"])
+
+    async def _granted_first(
+        self, connection: Connection, progress: Progress, target: dict[str, Any], plan: Plan[T]
+    ) -> Change[T] | None:
+        """Grant the first attempt of a new effect in two statements; None for all else.
+
+        What is read can be read without a lock, since its version is compared under the lock that
+        the grant takes, and what moves without the version is looked at there again.
+        """
+        row = await (await connection.execute(sql.READ_NEW, target)).fetchone()
+        known_at_seconds = self._grants.moment()
+        if row is None:
+            return None
+        policy = (await self._document(connection, row["contract_digest"])).policy()
+        if policy.certificate is not None or policy.limits is not None:
+            return None  # others take part in these, and have to be asked under the lock
+        stored = StoredEffect(row, (), (), {**_NOTHING_YET, **row})
+        snapshot = await self._snapshot(connection, stored, target["tenant_id"])
+        change = plan(snapshot)
+        urgency = urgency_after(snapshot.urgency, snapshot.intent.state, (), change.writes, policy)
+        parameters = grant_parameters(snapshot.intent, change.writes, snapshot.now, urgency)
+        if parameters is None:
+            return None
+        progress.committing = True
+        answer = await (await connection.execute(sql.GRANT_FIRST, parameters)).fetchone()
+        assert answer is not None, "start_first_attempt returns one row"
+        if not answer["granted"]:
+            progress.committing = False
+            return None
+        self._grants.remember(snapshot, change, known_at_seconds)
+        self._observer.changed(snapshot, change)
+        return change
 
     async def mutate(
         self,
@@ -347,6 +391,18 @@ _SUBMISSION_COLUMNS = (
     "parent_id",
     "compensates_id",
 )
+
+# The context of an effect that nothing has happened to; holds are looked at by whoever writes.
+_NOTHING_YET: Final = {
+    "tenant_disabled": False,
+    "frozen": False,
+    "paused": False,
+    "halted": False,
+    "probes_since_attempt": 0,
+    "probe_began_at": None,
+    "operation_ciphertext": None,
+    "mutation_ordinal": None,
+}
 
 _FACT_READS = (sql.READ_ATTEMPTS, sql.READ_EVIDENCE, sql.READ_CONTEXT)
 

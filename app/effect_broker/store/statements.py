@@ -121,6 +121,22 @@ LEFT JOIN effect_broker.mutation_keys AS m
 WHERE i.tenant_id = %(tenant_id)s AND i.effect_id = %(effect_id)s
 """
 
+# A new effect as its submit has left it, and the clock; no row where it is that no longer. What
+# else may stop its first attempt is looked at when that is written (`GRANT_FIRST`).
+_NEW: Final = """, clock_timestamp() AS now,
+       (SELECT d.bounds_restart_at FROM effect_broker.database_identity AS d WHERE d.singleton)
+           AS bounds_restart_at,
+       w.key_id AS wire_key_id, w.ciphertext AS wire_ciphertext
+FROM effect_broker.effect_intents
+LEFT JOIN LATERAL (
+    SELECT q.key_id, q.ciphertext FROM effect_broker.effect_payloads AS q
+    WHERE q.tenant_id = %(tenant_id)s AND q.effect_id = %(effect_id)s
+      AND q.kind = 'wire' AND q.ref = '') AS w ON true
+WHERE tenant_id = %(tenant_id)s AND effect_id = %(effect_id)s AND version = 1
+  AND state || '' = 'prepared'  -- by the key, not by an index of what is open
+"""
+READ_NEW: Final = _INTENT.rstrip() + _NEW
+
 READ_CONTRACT: Final = "SELECT document FROM effect_broker.contracts WHERE digest = %(digest)s"
 
 READ_PAYLOAD: Final = """
@@ -185,13 +201,22 @@ SELECT effect_broker.expect_one(count(*), 'start_attempt') FROM written
 """
 
 # A worker's grant that nothing else goes with: attempt, event and the intent's row at once.
-GRANT_ATTEMPT: Final = """
-SELECT effect_broker.start_attempt(
-    %(tenant_id)s, %(effect_id)s, %(expected_version)s, %(expected_generation)s, %(attempt_id)s,
+_GRANT: Final = """%(effect_id)s, %(expected_version)s, %(expected_generation)s, %(attempt_id)s,
     %(ordinal)s, %(executor_id)s, %(now)s, %(deadline_at)s, %(target_identity)s,
     %(bound_identity)s, %(kind)s, %(event)s, %(from_state)s, %(to_state)s, %(reason)s, %(actor)s,
-    %(metadata)s, %(next_action_at)s, %(key_expires_at)s, %(attempt_open_until)s, %(sender_lost)s)
+    %(metadata)s, %(next_action_at)s, %(key_expires_at)s, %(attempt_open_until)s, %(sender_lost)s
 """
+GRANT_ATTEMPT: Final = f"SELECT effect_broker.start_attempt(%(tenant_id)s, {_GRANT})"
+
+# The same of a new effect, with the locks and with what they guard: one statement in autocommit
+# mode, which is the whole of transaction 1.
+_OF_TENANT: Final = """
+FROM (SELECT set_config('effect_broker.tenant_id', %(tenant_id)s::text, true)::uuid AS id
+      OFFSET 0) AS t
+"""
+GRANT_FIRST: Final = (
+    f"SELECT effect_broker.start_first_attempt(t.id, {_GRANT}) AS granted" + _OF_TENANT
+)
 
 EXTEND_ATTEMPT: Final = """
 WITH written AS (

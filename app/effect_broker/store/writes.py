@@ -98,9 +98,9 @@ def statements_for(
         "effect_id": intent.effect_id,
         "now": now,
     }
-    granted = plain_grant(writes)
-    if granted is not None and granted[0].started_at == now:
-        yield _grant_statement(common, intent, *granted, urgency)
+    parameters = grant_parameters(intent, writes, now, urgency)
+    if parameters is not None:
+        yield statements.GRANT_ATTEMPT, parameters
         return
     standing = _Standing(
         state=intent.state,
@@ -146,18 +146,19 @@ def statements_for(
         yield statements.ENQUEUE_RUN, {**common, **run}
 
 
-def _grant_statement(
-    common: dict[str, Any],
-    intent: Intent,
-    started: StartAttempt,
-    bound: BindTarget | None,
-    advance: Advance,
-    urgency: Urgency,
-) -> Statement:
-    """Return the one statement of a grant that nothing else goes with."""
+def grant_parameters(
+    intent: Intent, writes: tuple[Write, ...], now: datetime, urgency: Urgency
+) -> dict[str, Any] | None:
+    """Return what the one statement of a grant needs that nothing else goes with, else None."""
+    granted = plain_grant(writes)
+    if granted is None or granted[0].started_at != now:
+        return None
+    started, bound, advance = granted
     identity = intent.target_identity if bound is None else bound.target_identity
-    return statements.GRANT_ATTEMPT, {
-        **common,
+    return {
+        "tenant_id": intent.tenant_id,
+        "effect_id": intent.effect_id,
+        "now": now,
         "expected_version": intent.version,
         "expected_generation": intent.generation,
         "attempt_id": started.attempt_id,

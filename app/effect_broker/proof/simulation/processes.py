@@ -172,8 +172,8 @@ class RunCalls:
         self._entered = 0
 
     async def begin(self) -> StepResult:
-        """See `StepCalls`."""
-        return await self._step("reserve", (), steps.begin, self._ports)
+        """See `StepCalls`: the engine neither records it nor replays it."""
+        return (await steps.begin(self._ports)).to_json()
 
     async def reserve(self) -> StepResult:
         """See `StepCalls`."""
@@ -259,7 +259,13 @@ class ProcessStore:
         return await self._world.store.payload(tenant_id, effect_id, kind, ref)
 
     async def change(
-        self, tenant_id: UUID, effect_id: UUID, plan: Plan[T], paced: IdentityOf | None = None
+        self,
+        tenant_id: UUID,
+        effect_id: UUID,
+        plan: Plan[T],
+        paced: IdentityOf | None = None,
+        *,
+        new: bool = False,
     ) -> T:
         """See `EffectStore.change`."""
         world, actor = self._world, self._actor

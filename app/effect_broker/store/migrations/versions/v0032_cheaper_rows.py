@@ -5,7 +5,7 @@ from __future__ import annotations
 from effect_broker.store.migrate import refuse_downgrade, run_sql_files
 
 revision = "0032"
-down_revision = "0030"
+down_revision = "0031"
 
 
 def upgrade() -> None:
