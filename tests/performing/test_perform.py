@@ -155,11 +155,12 @@ async def test_what_the_target_refused_is_final(broker: AsyncBroker) -> None:
     async with broker.perform("shop.caller-idempotent", CHARGE, operation_key=key) as again:
         assert not again.elected
     assert isinstance(again.outcome, Failed)
-    with pytest.raises(RequestRefused):
+    with pytest.raises(RequestRefused, match="one of these outcomes: ambiguous, ") as refused:
         async with broker.perform(
             "shop.caller-idempotent", CHARGE, operation_key=order()
         ) as effect:
             await effect.fail("partial")
+    assert refused.value.code == "invalid_request"
 
 
 async def test_an_idempotent_effect_is_performed_again_with_the_same_key_once_the_lease_is_over(

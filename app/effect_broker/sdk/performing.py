@@ -30,6 +30,7 @@ from effect_broker.sdk.errors import (
     NotElected,
     NotUnderstood,
     RequestRefused,
+    refused,
 )
 from effect_broker.sdk.results import (
     Cancelled,
@@ -238,7 +239,11 @@ class AsyncPerformance:
         except ValueError:
             said = AttemptOutcome.COMMITTED
         if said not in _FAILURES:
-            raise RequestRefused(InvalidRequest(RequestReason.FORMAT, field="/outcome").detail)
+            words = ", ".join(sorted(_FAILURES))
+            raise refused(
+                InvalidRequest(RequestReason.FORMAT, field="/outcome"),
+                f"fail() takes one of these outcomes: {words}. confirm() tells what has happened.",
+            )
         await self._tell(said, code, {"retry_after_seconds": retry_after_seconds})
         self.outcome = await self._standing(await self._broker.get(self.effect_id))
 
