@@ -149,3 +149,61 @@ async def test_who_waits_for_a_turn_names_one_that_is_still_to_come() -> None:
     assert words({TURN_MEMBER: None}) == "only who waits for a turn names one"
     for early in (at, at - timedelta(microseconds=1), at - timedelta(days=1)):
         assert words({TURN_MEMBER: receipt_time(early)}) == "the turn had come already"
+
+
+def _added(source: str, verdict: str, at: float = 60.0) -> EventRecord:
+    facts = {"source": source, "verdict": verdict, "code": "c", "covers_through": 1, "row": 2}
+    columns = {"event": "commit_proved", "from_state": "outcome_unknown", "at": after(at)}
+    return record("evidence_added", facts, **columns)
+
+
+def _broken(replay: Replay, told_by: EventRecord) -> str:
+    with pytest.raises(Broken) as broken:
+        replay.step(read_event(told_by))
+    return broken.value.what
+
+
+@pytest.mark.parametrize("began", [59.0, 61.0])
+def test_a_transaction_is_seen_as_it_ends(began: float) -> None:
+    row_of = evidence(Verdict.COMMITTED, EvidenceSource.TRANSACTION, began=60.0)
+    odd = row_of.model_copy(update={"began_at": after(began)})
+    words = {_broken(known(LOST, odd), _added("transaction", "committed"))}
+    assert words & {"it was seen at another time", "the observation ended before it began"}
+    assert (began > 60) == ("it was seen at another time" not in words)
+    honest = _broken(known(LOST, row_of), _added("transaction", "committed"))
+    assert honest == "the effect is settled here and has no receipt"
+
+
+@pytest.mark.parametrize(("began", "told_before"), [(9.0, True), (10.0, False), (20.0, False)])
+def test_a_look_up_was_begun_by_an_event_unless_that_was_pruned(
+    began: float, told_before: bool
+) -> None:
+    found = evidence(Verdict.COMMITTED, began=60.0).model_copy(update={"began_at": after(began)})
+    made = timeline(LOST, found, policy=POLICY)
+    replay = Replay(made)
+    replay.begin_before(after(10))
+    words = _broken(replay, _added("probe", "committed"))
+    expected = "no look-up began when this one did"
+    assert (words != expected) is told_before, words
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        "ABCDEF00-0000-0000-0000-000000000001",
+        "abcdef00000000000000000000000001",
+        "{abcdef00-0000-0000-0000-000000000001}",
+        "urn:uuid:abcdef00-0000-0000-0000-000000000001",
+        "",
+        7,
+    ],
+)
+def test_an_id_has_one_spelling(by: object) -> None:
+    known(COMMITTED).step(
+        read_event(
+            record("compensated", {"by": "abcdef00-0000-0000-0000-000000000001"}, event="undone")
+        )
+    )
+    assert _broken(known(COMMITTED), record("compensated", {"by": by}, event="undone")) == (
+        "by is no effect's id"
+    )
