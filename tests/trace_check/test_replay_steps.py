@@ -22,7 +22,7 @@ from effect_contracts.receipts import receipt_time
 from effect_contracts.trace.findings import Broken, Rule
 from effect_contracts.trace.kinds import TURN_MEMBER, read_event
 from effect_contracts.trace.log import EventRecord, EvidenceRecord
-from effect_contracts.trace.replay import Replay
+from effect_contracts.trace.replay import Replay, _Look
 from trace_check.asked_alone import after, attempt, evidence
 from trace_check.forging import parsed
 from trace_check.staged import account
@@ -149,6 +149,10 @@ async def test_who_waits_for_a_turn_names_one_that_is_still_to_come() -> None:
     assert words({TURN_MEMBER: None}) == "only who waits for a turn names one"
     for early in (at, at - timedelta(microseconds=1), at - timedelta(days=1)):
         assert words({TURN_MEMBER: receipt_time(early)}) == "the turn had come already"
+    right = receipt_time(at + timedelta(hours=1))
+    odd = (right[:-8] + "Z", right[:-1] + "+00:00", right[:-1], right.replace("T", " "), "", "x", 7)
+    for spelt in odd:
+        assert words({TURN_MEMBER: spelt}) == "the turn is no moment", spelt
 
 
 def _added(source: str, verdict: str, at: float = 60.0) -> EventRecord:
@@ -207,3 +211,18 @@ def test_an_id_has_one_spelling(by: object) -> None:
     assert _broken(known(COMMITTED), record("compensated", {"by": by}, event="undone")) == (
         "by is no effect's id"
     )
+
+
+@pytest.mark.parametrize(("covers", "fits"), [(0, False), (1, True), (2, False)])
+def test_what_a_look_up_found_covers_what_it_looked_for(covers: int, fits: bool) -> None:
+    """Another attempt has started meanwhile."""
+    second = attempt(2, Outcome.AMBIGUOUS, starts=30.0, recorded=31)
+    found = evidence(Verdict.COMMITTED, began=20.0, through=covers)
+    replay = known(LOST, second, found.model_copy(update={"recorded_at": after(60)}))
+    replay._looks.append(_Look(after(20), "worker:w", 1))
+    facts = {
+        "source": "probe", "verdict": "committed", "code": "c", "covers_through": covers, "row": 2
+    }  # fmt: skip
+    columns = {"event": "commit_proved", "from_state": "outcome_unknown"}
+    words = _broken(replay, record("evidence_added", facts, **columns))
+    assert (words != "it covers other attempts than its look-up did") is fits, words
