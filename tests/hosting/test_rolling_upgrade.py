@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import LiteralString
 
 import psycopg
@@ -26,7 +27,14 @@ WHERE c.relnamespace = 'effect_broker'::regnamespace AND c.relkind = 'r'
 
 
 def migrate_ahead(url: str) -> None:
-    """Do what the migration of a later release would, in one transaction."""
+    """Do what the migration of a later release would; after a deadlock again, as `migrate` does."""
+    for _ in range(10):
+        with suppress(psycopg.errors.DeadlockDetected):
+            return _migrate_once(url)
+    return _migrate_once(url)
+
+
+def _migrate_once(url: str) -> None:
     with psycopg.connect(url) as connection:
         for (table,) in connection.execute(_TABLES).fetchall():
             connection.execute(

@@ -277,7 +277,7 @@ async def test_nobody_but_the_holder_of_the_token_confirms(desk: Desk, broker: A
             async with impostor:
                 await impostor.fail("not_sent")
             impostor._effect, impostor._token = effect.effect, effect._token
-            impostor._body, impostor._told = effect._body, False
+            impostor._told = False
             with pytest.raises(NotFound):
                 await impostor.confirm("stolen")
         # Another election of the same tenant, which knows the id of the attempt and no token.

@@ -80,6 +80,11 @@ def ask(connection: Connection[TupleRow], what: str, **told: object) -> dict[str
     return answer
 
 
+def deep(levels: int) -> object:
+    """Lists in lists."""
+    return [deep(levels - 1)] if levels else []
+
+
 # Transactions -------------------------------------------------------------------------------------
 
 
@@ -326,6 +331,12 @@ def test_a_caller_cannot_act_for_another_tenant_or_name_itself(
         {"downstream_key": "a\r\nX-Injected: b"},
         {"preview": "no object"},
         {"preview": {"large": "x" * 1_100_000}},
+        {"preview": {"digits": 10**400}},
+        {"preview": {"digits": [{"below": -(10**400)}]}},
+        {"preview": {"deep": deep(70)}},
+        {"send_before": "infinity"},
+        {"send_before": "-infinity"},
+        {"send_before": "10000-01-01 00:00:00+00"},
         {"arguments": "00" * 1_100_000},
         {"arguments": None},
         {"trace_id": "x" * 256},

@@ -18,6 +18,7 @@ from psycopg.errors import Diagnostic
 from psycopg.rows import TupleRow
 
 from effect_broker.store import statements
+from effect_broker.store.errors import UNDONE_SQLSTATE
 from postgres import Database, RunningServer, clone, drop_database
 from store.samples import contract
 from unresolved.history import add
@@ -81,7 +82,11 @@ def plans_of(session: Connection[TupleRow], part: str, statement: str) -> list[s
                         ("log_level", "notice")):  # fmt: skip
         session.execute(f"SET auto_explain.{name} = '{value}'".encode())
     for n in range(1, TIMES + 1):
-        session.execute(statement.encode(), {"tenant": TENANT, "n": n})
+        try:
+            session.execute(statement.encode(), {"tenant": TENANT, "n": n})
+        except psycopg.DatabaseError as problem:
+            if problem.sqlstate != UNDONE_SQLSTATE:
+                raise
     session.execute("SET auto_explain.log_min_duration = -1")
     session.remove_notice_handler(note)
     found = [plan for plan in told if part in plan.partition("->")[0]]
@@ -95,7 +100,8 @@ def test_an_attempt_finds_its_effect_by_the_key(backlog: Connection[TupleRow]) -
 
 
 def test_a_settlement_finds_its_effect_by_the_key(backlog: Connection[TupleRow]) -> None:
-    plans = plans_of(backlog, "FOR NO KEY UPDATE", SETTLE)
+    # Undone at the attempt, which is another one: so each finds the effect as it was.
+    plans = plans_of(backlog, "UPDATE effect_broker.effect_intents", SETTLE)
     assert all("effect_intents_pkey" in plan for plan in plans), plans[-1]
 
 

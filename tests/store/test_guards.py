@@ -75,6 +75,18 @@ CHECKED: dict[LiteralString, str] = {
     "INSERT INTO effect_broker.effect_events SELECT tenant_id, effect_id, 2, 'k', 'e', 'prepared',"
     " 'prepared', 'r', 'a', now(), '{}' FROM effect_broker.effect_intents WHERE effect_id = %(id)s":
         "effect_events_pkey",
+    "INSERT INTO effect_broker.effect_events SELECT tenant_id, effect_id, 3, 'k', 'e', NULL,"
+    " 'prepared', 'r', 'a', now(), '{}' FROM effect_broker.effect_intents WHERE effect_id = %(id)s":
+        "effect_events_check",
+    "INSERT INTO effect_broker.effect_events SELECT tenant_id, effect_id, 3, 'k', 'e', 'prepared',"
+    " 'prepared', 'r', 'a', now(), '[]' FROM effect_broker.effect_intents WHERE effect_id = %(id)s":
+        "effect_events_metadata_check",
+    "INSERT INTO effect_broker.effect_payloads SELECT tenant_id, effect_id, 'thing', '', 'k', 'c',"
+    " now() FROM effect_broker.effect_intents WHERE effect_id = %(id)s":
+        "effect_payloads_kind_check",
+    "INSERT INTO effect_broker.effect_payloads SELECT tenant_id, effect_id, 'wire', 'w', 'k', 'c',"
+    " now(), now() FROM effect_broker.effect_intents WHERE effect_id = %(id)s":
+        "effect_payloads_check",
     "INSERT INTO effect_broker.effect_events SELECT gen_random_uuid(), effect_id, 3, 'k', 'e',"
     " 'prepared', 'prepared', 'r', 'a', now(), '{}' FROM effect_broker.effect_intents"
     " WHERE effect_id = %(id)s": "effect_events_tenant_id_effect_id_fkey",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import threading
@@ -19,6 +20,9 @@ from effect_broker.store.migrate import (
     MigrationBlocked,
     MigrationError,
     MigrationRefused,
+    _ensure_roles,
+    _ensure_schema,
+    _upgrade,
     latest_version,
     migrate,
     schema_version,
@@ -146,6 +150,38 @@ def test_a_blocked_migration_says_who_blocks_it(database: Database, before: str,
     assert blocker.query_started_at is not None
     assert "long-report" in str(caught.value)
     assert "LOCK" not in str(caught.value)
+
+
+def test_a_migration_that_meets_a_deadlock_begins_again(
+    empty_database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker has written an attempt and wants its intent, which is being altered."""
+    caplog.set_level(logging.INFO)
+    url = empty_database.superuser_url
+    _older(url, "0027")
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(url) as worker:
+        worker.execute("SET deadlock_timeout = '1h'")  # so that the migration is the one to notice
+        worker.execute("LOCK TABLE effect_broker.effect_attempts IN ROW EXCLUSIVE MODE")
+        migrating = pool.submit(migrate, url, migrate_dbos=migrate_dbos)
+        with psycopg.connect(url, autocommit=True) as looking:
+            while not looking.execute(
+                "SELECT 1 FROM pg_locks WHERE NOT granted"
+                " AND relation = 'effect_broker.effect_attempts'::regclass"
+            ).fetchone():
+                assert not migrating.done(), migrating.result()
+        # Comes back as soon as the migration has been ended by the server.
+        worker.execute("SELECT count(*) FROM effect_broker.effect_intents")
+        worker.rollback()
+        assert migrating.result().version == latest_version()
+    assert "begins again" in caplog.text
+
+
+def _older(url: str, revision: str) -> None:
+    """Migrate an empty database up to an older version."""
+    with psycopg.connect(url, autocommit=True) as admin:
+        _ensure_roles(admin)
+        _ensure_schema(admin)
+    _upgrade(url, revision)
 
 
 def test_a_second_migration_waits_for_the_first(

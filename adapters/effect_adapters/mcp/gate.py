@@ -7,6 +7,8 @@ not left, and that alone makes an attempt `not_sent`; the class of an exception 
 
 from __future__ import annotations
 
+import math
+
 from effect_adapters.base import Budget, Reach
 
 
@@ -65,3 +67,13 @@ class Gate:
     def _refuse(self, code: str) -> None:
         self.refusal = self.refusal or code
         raise CallRefused(code)
+
+
+class StandingGate(Gate):
+    """Of a line that stays open, for what may be sent any number of times."""
+
+    def __init__(self) -> None:
+        super().__init__(Budget(math.inf, lambda: 0.0), lambda _: None)
+
+    def check_first(self) -> None:
+        """Refuse nothing."""

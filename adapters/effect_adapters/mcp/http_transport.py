@@ -20,16 +20,13 @@ import httpx2
 from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 
+from effect_adapters.mcp.bounded import Compressed, ask_plainly, bounded
 from effect_adapters.mcp.gate import Gate
 
 _RESET_ON_CLOSE: Final = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 # The farewell to a session is a courtesy.
 _FAREWELL_SECONDS: Final = 2.0
 _GATE_EVENT: Final = "http11.send_request_headers.started"
-
-
-class TooLarge(httpx2.TransportError):
-    """The answer grew over its limit; the rest is not read."""
 
 
 class GatedTransport(httpx2.AsyncBaseTransport):
@@ -54,12 +51,16 @@ class GatedTransport(httpx2.AsyncBaseTransport):
             request.extensions["timeout"] = dict.fromkeys(
                 ("connect", "read", "write", "pool"), _FAREWELL_SECONDS
             )
+        ask_plainly(request)
         response = await self._inner.handle_async_request(request)
         if is_call:
             self._gate.status = response.status_code
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _Bounded(response.stream, self._response_bytes_max)
-        return response
+        try:
+            return bounded(response, self._response_bytes_max)
+        except Compressed:
+            self._gate.trouble = "answer_compressed"
+            await response.aclose()
+            raise
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -69,24 +70,6 @@ class GatedTransport(httpx2.AsyncBaseTransport):
         # Awaited by the library before the first byte of the head.
         if name == _GATE_EVENT:
             self._gate.open()
-
-
-class _Bounded(httpx2.AsyncByteStream):
-    """The body of an answer, up to its limit."""
-
-    def __init__(self, stream: httpx2.AsyncByteStream, bytes_max: int) -> None:
-        self._stream = stream
-        self._left = bytes_max
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for chunk in self._stream:
-            self._left -= len(chunk)
-            if self._left < 0:
-                raise TooLarge("the answer is too large")
-            yield chunk
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
 
 
 def _is_call(request: httpx2.Request) -> bool:

@@ -1,9 +1,9 @@
-"""A server on pipes, for one call: started for it, and gone after it.
+"""A server on pipes, for one conversation: started for it, and gone after it.
 
 Unlike the SDK's own transport this one has a gate directly before the write of a call, a limit for
 what the server may say, and an end that comes at once: a process that is still at work when the
 time of the exchange is over is stopped, not waited for. What the server writes to stderr may hold
-arguments and goes nowhere.
+arguments, and of a worker's it goes nowhere.
 """
 
 from __future__ import annotations
@@ -37,12 +37,17 @@ class StartFailed(Exception):
 
 @asynccontextmanager
 async def program_transport(
-    program: Runnable, gate: Gate, line_bytes_max: int
+    program: Runnable,
+    gate: Gate,
+    line_bytes_max: int,
+    *,
+    errors: int | None = asyncio.subprocess.DEVNULL,
 ) -> AsyncIterator[TransportStreams]:
     """Start the program and give its streams; it is gone when the block ends.
 
     Args:
         line_bytes_max: of one message of the server; after a longer one nothing more is read.
+        errors: where its stderr goes, as for `subprocess`; None is that of this process.
 
     Raises:
         StartFailed.
@@ -55,7 +60,7 @@ async def program_transport(
             cwd=program.cwd,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
+            stderr=errors,
             limit=line_bytes_max,
             start_new_session=True,
         )

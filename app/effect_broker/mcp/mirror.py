@@ -28,7 +28,10 @@ _DEFINITIONS: Final = ("$defs", "definitions")
 
 def mirror_problem(tool: Tool, key_name: str) -> str | None:
     """Say why a tool cannot be shown with an operation key, or None."""
-    if key_name in (tool.input_schema.get("properties") or {}):
+    properties, required = tool.input_schema.get("properties"), tool.input_schema.get("required")
+    if not isinstance(properties, dict | None) or not isinstance(required, list | None):
+        return "the input schema of the tool is none: nothing can be added to it"
+    if key_name in (properties or {}):
         return (
             f"the tool has a property {key_name!r} of its own: name another one with operation_key"
         )

@@ -10,7 +10,10 @@ What is neither is refused in strict mode.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import weakref
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -36,12 +39,16 @@ from effect_broker.config import ConfigurationProblem
 from effect_broker.mcp.management import given, refused
 from effect_broker.mcp.mirror import mirror_problem, mirrored
 from effect_broker.mcp.proxy_config import READ_ONLY, ContractedTool, ProxyConfig
-from effect_broker.mcp.upstream import Upstream, UpstreamLost
+from effect_broker.mcp.upstream import Upstream, UpstreamLost, UpstreamUnreadable
 from effect_broker.mcp.words import Refusal, refusal, told
 from effect_broker.sdk import AsyncBroker, BrokerError, Outcome, RequestRefused, Succeeded
 from effect_contracts.problem_codes import ProblemCode
 
 RECEIPT_META: Final = "dev.effect-broker/receipt"
+
+# Changes of the list are passed on so often at most; a client that does not read is given so long.
+_TELL_EVERY_SECONDS: Final = 0.2
+_TELL_SECONDS: Final = 5.0
 
 # Members of `_meta` that belong to one connection and not to the call.
 _CONNECTION_META: Final = "io.modelcontextprotocol/"
@@ -67,6 +74,8 @@ class Proxy:
         # has been shown that means the server's own property by it, and no key of the broker's.
         self._unfit: set[str] = set()
         self._upstream = Upstream(config, secrets, self._announce)
+        self._changed = False
+        self._telling: asyncio.Task[None] | None = None
         self.server: Server[Any] = _ProxyServer(
             "effect-broker-proxy",
             version=__version__,
@@ -130,6 +139,9 @@ class Proxy:
     async def close(self) -> None:
         """End the line to the upstream; effects that are under way go on."""
         await self._upstream.close()
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.gather(self._telling, return_exceptions=True)
 
     # Listing -----------------------------------------------------------------------------------
 
@@ -140,28 +152,51 @@ class Proxy:
         self._connections.add(ctx.session._connection)
         try:
             page = await self._upstream.list_tools(None if params is None else params.cursor)
-        except UpstreamLost:
-            raise MCPError(INTERNAL_ERROR, "the server behind the proxy did not answer") from None
-        return ListToolsResult(
-            tools=[self._shown(tool) for tool in page.tools], next_cursor=page.next_cursor
-        )
+        except UpstreamLost as lost:
+            raise MCPError(INTERNAL_ERROR, f"the server behind the proxy {_how(lost)}") from None
+        return ListToolsResult(tools=self._shown(page.tools), next_cursor=page.next_cursor)
 
-    def _shown(self, tool: Tool) -> Tool:
-        entry = self._config.tools.get(tool.name)
-        if not isinstance(entry, ContractedTool):
-            return tool
-        name = self._config.key_name(entry)
-        # A tool that came later and does not fit is shown as it is, and refused when it is called.
-        if mirror_problem(tool, name) is not None:
-            self._unfit.add(tool.name)
-            return tool
-        self._unfit.discard(tool.name)
-        return mirrored(tool, name)
+    def _shown(self, tools: Sequence[Tool]) -> list[Tool]:
+        keys = {
+            tool.name: self._config.key_name(entry)
+            for tool in tools
+            if isinstance(entry := self._config.tools.get(tool.name), ContractedTool)
+        }
+        # A tool that came later and does not fit is shown as it is, and refused when it is called;
+        # also where the server has named two tools alike, and one of them would fit.
+        unfit = {
+            tool.name
+            for tool in tools
+            if tool.name in keys and mirror_problem(tool, keys[tool.name]) is not None
+        }
+        self._unfit = (self._unfit - keys.keys()) | unfit
+        return [
+            mirrored(tool, keys[tool.name]) if tool.name in keys.keys() - unfit else tool
+            for tool in tools
+        ]
 
     async def _announce(self) -> None:
-        await self._bus.publish(ToolsListChanged())
-        for connection in list(self._connections):
-            await connection.send_tool_list_changed()
+        """Let the clients know, beside the line that says so.
+
+        One that does not read holds it up for nobody, and a server that says it without an end is
+        passed on now and then.
+        """
+        self._changed = True
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell_changes())
+
+    async def _tell_changes(self) -> None:
+        while self._changed:
+            self._changed = False
+            await self._bus.publish(ToolsListChanged())
+            told = [self._tell_change(connection) for connection in list(self._connections)]
+            await asyncio.gather(*told)
+            await asyncio.sleep(_TELL_EVERY_SECONDS)
+
+    async def _tell_change(self, connection: Any) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TELL_SECONDS):
+                await connection.send_tool_list_changed()
 
     # Calling -----------------------------------------------------------------------------------
 
@@ -204,11 +239,12 @@ class Proxy:
         }
         try:
             return await self._upstream.call_tool(params.name, params.arguments, meta or None)
-        except UpstreamLost:
+        except UpstreamLost as lost:
             return refused(
                 Refusal(
                     error="upstream_lost",
-                    message="The server behind the proxy did not answer this call.",
+                    message=f"The server behind the proxy {_how(lost)}: nothing is known of the "
+                    "call.",
                 )
             )
 
@@ -244,6 +280,12 @@ class Proxy:
         except BrokerError as error:
             return refused(refusal(error, within="/arguments"))
         return answered(outcome)
+
+
+def _how(lost: UpstreamLost) -> str:
+    if isinstance(lost, UpstreamUnreadable):
+        return "gave an answer that the protocol does not know"
+    return "did not answer"
 
 
 def answered(outcome: Outcome) -> CallToolResult:

@@ -32,6 +32,7 @@ READ_ONLY: Final = "read_only"
 
 # Clients give a tool about a minute.
 _WAIT_SECONDS: Final = 45.0
+_ANSWER_BYTES_MAX: Final = 16 << 20
 _READ_SECONDS: Final = 60.0
 
 PropertyName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")]
@@ -112,6 +113,7 @@ class ProxyConfig(Section):
             only reads, is let through.
         wait_seconds: how long a call waits for an outcome; the effect goes on after that.
         read_seconds: how long a call that is let through may take.
+        answer_bytes_max: of one message of the upstream; the line ends with a longer one.
         operation_key: the property that is added to the input of tools with a contract.
     """
 
@@ -122,6 +124,7 @@ class ProxyConfig(Section):
     trust_read_only_hint: bool = False
     wait_seconds: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = _WAIT_SECONDS
     read_seconds: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = _READ_SECONDS
+    answer_bytes_max: Annotated[int, Field(ge=1024, le=1 << 30)] = _ANSWER_BYTES_MAX
     operation_key: PropertyName = "operation_key"
     tools: Annotated[
         dict[ToolName, Literal["read_only"] | ContractedTool], Field(max_length=1000)

@@ -11,17 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-import httpx2
 from mcp.client import Client
 from mcp.client._transport import TransportStreams
 from mcp.client.session import IncomingMessage
-from mcp.client.stdio import StdioServerParameters, stdio_client
-from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     CONNECTION_CLOSED,
@@ -33,12 +30,13 @@ from mcp_types import (
     ToolListChangedNotification,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from effect_adapters.base import SecretResolver, SecretUnavailable
-from effect_adapters.http.connection import verifying_tls
 from effect_adapters.mcp.programs import Program, runnable
 from effect_broker.config import ConfigurationProblem
 from effect_broker.mcp.proxy_config import ProxyConfig, UrlUpstream
+from effect_broker.mcp.upstream_ways import on_pipes, over_http
 
 T = TypeVar("T")
 
@@ -50,6 +48,10 @@ _PAGES_MAX: Final = 100
 
 class UpstreamLost(Exception):
     """The server cannot be reached, or the line to it was lost; nothing is known of the call."""
+
+
+class UpstreamUnreadable(UpstreamLost):
+    """The server has answered what the protocol does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,9 @@ class Upstream:
                 self._drop(line)
                 raise UpstreamLost from None
             raise
+        except ValidationError:
+            # The text of the library's error would hold the answer.
+            raise UpstreamUnreadable from None
         finally:
             work.cancel()
 
@@ -201,14 +206,16 @@ class Upstream:
     def _transport(self) -> AbstractAsyncContextManager[TransportStreams]:
         upstream = self._config.upstream
         try:
+            bytes_max = self._config.answer_bytes_max
             if isinstance(upstream, Program):
-                made = runnable(upstream, self._secrets)
-                return stdio_client(
-                    StdioServerParameters(
-                        command=made.command, args=list(made.args), env=dict(made.env), cwd=made.cwd
-                    )
-                )
-            return _over_http(upstream, _headers(upstream, self._secrets))
+                return on_pipes(runnable(upstream, self._secrets), bytes_max)
+            return over_http(
+                upstream.url,
+                _headers(upstream, self._secrets),
+                bytes_max=bytes_max,
+                open_seconds=_OPEN_SECONDS,
+                read_seconds=self._config.read_seconds,
+            )
         except SecretUnavailable as problem:
             raise ConfigurationProblem(str(problem)) from None
 
@@ -233,18 +240,3 @@ def _headers(upstream: UrlUpstream, secrets: SecretResolver) -> dict[str, str]:
         name: value if isinstance(value, str) else value.prefix + secrets(value.secret)
         for name, value in upstream.headers.items()
     }
-
-
-@asynccontextmanager
-async def _over_http(
-    upstream: UrlUpstream, headers: dict[str, str]
-) -> AsyncIterator[TransportStreams]:
-    client = httpx2.AsyncClient(
-        headers=headers,
-        verify=verifying_tls(),
-        # The session has a limit for each call; a stream of notices has none.
-        timeout=httpx2.Timeout(None, connect=_OPEN_SECONDS),
-        trust_env=False,
-    )
-    async with client, streamable_http_client(upstream.url, http_client=client) as streams:
-        yield streams

@@ -291,7 +291,11 @@ class ProofBroker:
             body = self.effect(effect_id)
             return body if body["final"] or body["waits_for_person"] else None
 
-        return wait_until(seen, f"effect {effect_id} settled", timeout_seconds)
+        try:
+            return wait_until(seen, f"effect {effect_id} settled", timeout_seconds)
+        except NotInTime as late:
+            history = _patiently(lambda: self.http.get(f"/v1/effects/{effect_id}/history"))
+            raise NotInTime(f"{late}; it is {self.effect(effect_id)}: {history.text}") from None
 
     def receipt(self, effect_id: str) -> dict[str, Any] | None:
         """Return the receipt, None while there is none."""

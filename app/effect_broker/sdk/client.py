@@ -49,7 +49,8 @@ from effect_broker.sdk.patience import (
     poll_seconds,
     rest_seconds,
 )
-from effect_broker.sdk.performing import AsyncPerformance, PerformOutcome, performed_async
+from effect_broker.sdk.performed import performed_async
+from effect_broker.sdk.performing import AsyncPerformance, PerformOutcome
 from effect_broker.sdk.results import (
     Effect,
     Evidence,
@@ -187,11 +188,13 @@ class AsyncBroker:
     async def close(self) -> None:
         """Close the connections; effects that are under way go on."""
         own = self._loop is None or self._loop is asyncio.get_running_loop()
-        if own:
-            await self._giving_back.end()
-        self._closed = True
-        if own:
-            await self._transport.close()
+        try:
+            if own:
+                await self._giving_back.end()
+        finally:
+            self._closed = True
+            if own:
+                await self._transport.close()
 
     # Effects -------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import ssl
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
@@ -31,7 +32,8 @@ from effect_broker.sdk.client import (
 from effect_broker.sdk.errors import Closed
 from effect_broker.sdk.joined import KeyRingSource, Transacted, at_once
 from effect_broker.sdk.patience import Deadline
-from effect_broker.sdk.performing import Performance, PerformOutcome, performed
+from effect_broker.sdk.performed import performed
+from effect_broker.sdk.performing import Performance, PerformOutcome
 from effect_broker.sdk.results import Effect, Evidence, Outcome, Receipt, Tool
 from effect_broker.sdk.unresolved import UnresolvedPage
 from effect_contracts.facts import Conclusion
@@ -291,6 +293,13 @@ class Broker:
             running = self._running
         return running.run(call)
 
+    def _soon(self, work: Callable[[], object]) -> None:
+        """Let something be done in the loop, after what is under way there; nobody waits for it."""
+        with self._lock:
+            running = self._running
+        if running is not None:
+            running.soon(work)
+
     def _forget(self) -> None:
         """In a forked child: the thread is not there, and the connections are the parent's."""
         self._lock = threading.Lock()
@@ -346,6 +355,11 @@ class _Running:
         finally:
             # Whoever is interrupted waits no longer; the effect goes on.
             future.cancel()
+
+    def soon(self, work: Callable[[], object]) -> None:
+        """Do something in the loop, while it turns."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(work)
 
     def end(self) -> None:
         """Close the connections, and wait until the thread has ended."""

@@ -13,28 +13,24 @@ SDK; an exception of the block's own goes on, and what it left behind is recorde
 from __future__ import annotations
 
 import asyncio
-import inspect
 import math
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import wraps
 from types import TracebackType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    Final,
-    ParamSpec,
-    Self,
-    TypeAlias,
-    TypeVar,
-)
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from uuid import UUID
 
 from effect_broker.sdk.bodies import body_of, checked_external_id, checked_operation_key, plain
-from effect_broker.sdk.errors import Body, BrokerError, NotElected, NotUnderstood, RequestRefused
+from effect_broker.sdk.errors import (
+    Body,
+    BrokerError,
+    Closed,
+    NotElected,
+    NotUnderstood,
+    RequestRefused,
+)
 from effect_broker.sdk.results import (
     Cancelled,
     Compensated,
@@ -55,9 +51,6 @@ from effect_contracts.facts import Outcome as AttemptOutcome
 if TYPE_CHECKING:
     from effect_broker.sdk.client import AsyncBroker
     from effect_broker.sdk.face import Broker
-
-T = TypeVar("T")
-P = ParamSpec("P")
 
 # Of 256 bits, in base64url: what nobody guesses.
 _TOKEN_BYTES: Final = 32
@@ -125,16 +118,19 @@ class AsyncPerformance:
         trace_id: str | None,
     ) -> None:
         self._broker = broker
+        self._members = {
+            "operation_key": checked_operation_key(operation_key),
+            "tool": tool,
+            "arguments": plain(arguments),
+            "trace_id": trace_id,
+        }
+        body_of(self._members)  # what cannot be asked is refused here, where it was given
+        self._open = False
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Of one block nothing is left to the next: another token is another election."""
         self._token = secrets.token_urlsafe(_TOKEN_BYTES)
-        self._body = body_of(
-            {
-                "operation_key": checked_operation_key(operation_key),
-                "tool": tool,
-                "arguments": plain(arguments),
-                "election": self._token,
-                "trace_id": trace_id,
-            }
-        )
         self._effect: Effect | None = None
         self._lease: _Lease | None = None
         self._extending: asyncio.Task[None] | None = None
@@ -174,15 +170,18 @@ class AsyncPerformance:
         """For how long this caller may still begin to send; 0 for who is not elected."""
         lease = self._lease
         now = self._broker._clock.boot_seconds()
-        return 0.0 if lease is None else max(0.0, lease.ends_at_seconds - now)
+        return 0.0 if lease is None or self._told else max(0.0, lease.ends_at_seconds - now)
 
     def check(self) -> None:
         """Return if the call may begin now; the last thing to do before it.
 
         Raises:
-            NotElected: this caller is not elected, or its lease is over.
+            NotElected: this caller is not elected, its lease is over, or it has told already what
+                has become of the call.
         """
         self._held()
+        if self._told:
+            raise self._refusal("What has become of the call is told: it is not made any more.")
         if self.lease_seconds_left <= 0:
             raise self._refusal("The lease is over: somebody else may perform this effect now.")
 
@@ -246,16 +245,32 @@ class AsyncPerformance:
     # The block -----------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        asked_at = 0.0
+        if self._open:
+            raise RuntimeError("One block of a performance at a time; perform() makes another one.")
+        self._begin_anew()
+        self._open = True
+        try:
+            return await self._ask()
+        except BaseException:
+            self._open = False
+            raise
+
+    async def _ask(self) -> Self:
+        asked_at, broker, token = 0.0, self._broker, self._token
+        body = body_of({**self._members, "election": token})
 
         def ask() -> Awaitable[Body]:
             nonlocal asked_at
             # Before each try: a lease is measured from before it can have begun.
-            asked_at = self._broker._clock.boot_seconds()
-            return self._broker._transport.elect(self._body)
+            asked_at = broker._clock.boot_seconds()
+            return broker._transport.elect(body)
 
-        broker = self._broker
-        answer = await broker._giving_back.answer(broker._insist(ask), self._give_back)
+        async def give_back(answer: Body) -> None:
+            if answer.get("elected") is True:
+                effect_id = effect_from(_member(answer, "effect")).effect_id
+                await self._not_sent(token, effect_id, _lease_from(answer, 0.0).ordinal)
+
+        answer = await broker._giving_back.answer(broker._insist(ask), give_back)
         effect = self._effect = effect_from(_member(answer, "effect"))
         if answer.get("elected") is not True:
             self.outcome = await self._standing(effect)
@@ -271,6 +286,7 @@ class AsyncPerformance:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
+        self._open = False
         if self._extending is not None:
             self._extending.cancel()
         vetoed = error is not None and error is self._veto
@@ -289,20 +305,43 @@ class AsyncPerformance:
             # nobody knows.
             self.outcome = self.outcome or Unknown(self.effect)
         if error is not None and not vetoed:
-            error.add_note(
-                f"effect {self.effect_id}: nobody knows whether it has happened. Do not perform it "
-                "by another way; perform() with the same operation key says what may be done"
-            )
+            self._note(error)
         return vetoed
 
     # Inside --------------------------------------------------------------------------------------
 
-    async def _give_back(self, answer: Body) -> None:
-        """Tell that nothing was sent, if an answer that came too late for its caller elected it."""
-        if answer.get("elected") is True:
-            self._effect = effect_from(_member(answer, "effect"))
-            self._lease = _lease_from(answer, 0.0)
-            await self._tell(AttemptOutcome.NOT_SENT, "caller_cancelled", {})
+    def _cut_off(self, error: BaseException | None) -> bool:
+        """End a block whose client is closed, so that nothing can be told; as `__aexit__`."""
+        self._open = False
+        vetoed = error is not None and error is self._veto
+        if self.outcome is None:
+            self.outcome = Unknown(self.effect)
+        if error is not None and not vetoed and self._lease is not None and not self._told:
+            self._note(error)
+        return vetoed
+
+    def _note(self, error: BaseException) -> None:
+        error.add_note(
+            f"effect {self.effect_id}: nobody knows whether it has happened. Do not perform it "
+            "by another way; perform() with the same operation key says what may be done"
+        )
+
+    def _leave(self) -> None:
+        """Give an election back whose block has not begun; on the client's event loop."""
+        lease, effect = self._lease, self._effect
+        if lease is None or effect is None or self._told:
+            return
+        self._told, self._open = True, False
+        if self._extending is not None:
+            self._extending.cancel()
+        giving_back = self._not_sent(self._token, effect.effect_id, lease.ordinal)
+        self._broker._giving_back.begin(giving_back)
+
+    async def _not_sent(self, token: str, effect_id: UUID, ordinal: int) -> None:
+        """Tell of an election that nobody uses."""
+        outcome = {"outcome": AttemptOutcome.NOT_SENT.value, "code": "caller_cancelled"}
+        body, broker = body_of({"election": token, **outcome}), self._broker
+        await broker._insist(lambda: broker._transport.attempt(effect_id, ordinal, "confirm", body))
 
     def _held(self) -> _Lease:
         if self._lease is None:
@@ -320,13 +359,15 @@ class AsyncPerformance:
         lease = self._held()
         body = body_of({"election": self._token, "outcome": outcome.value, "code": code, **members})
         broker, effect_id = self._broker, self.effect_id
-        try:
-            await broker._insist(
+        # From now on, whatever comes of it: what the block has said is not replaced by the block's
+        # end, which another thread may have come to already.
+        self._told = True
+        # To its end, whatever becomes of who tells it: nobody else knows it.
+        await broker._giving_back.told(
+            broker._insist(
                 lambda: broker._transport.attempt(effect_id, lease.ordinal, "confirm", body)
             )
-        finally:
-            # Whatever came of it: what the block has said is not replaced by the block's end.
-            self._told = True
+        )
 
     async def _extend(self) -> None:
         """Let the lease last while the block runs, as far as the contract permits."""
@@ -335,6 +376,8 @@ class AsyncPerformance:
         while True:
             left = self.lease_seconds_left
             await broker._clock.sleep(left / _EXTENSIONS_PER_LEASE)
+            if self._told:
+                return
             asked_at = broker._clock.boot_seconds()
             with suppress(BrokerError):
                 answer = await broker._transport.attempt(
@@ -434,10 +477,18 @@ class Performance:
         )
 
     def __enter__(self) -> Self:
-        async def enter(broker: AsyncBroker) -> AsyncPerformance:
-            return await self._begin(broker).__aenter__()
+        made: list[AsyncPerformance] = []
 
-        self._inner = self._broker._run(enter)
+        async def enter(broker: AsyncBroker) -> AsyncPerformance:
+            made.append(self._begin(broker))
+            return await made[0].__aenter__()
+
+        try:
+            self._inner = self._broker._run(enter)
+        except BaseException:
+            # Interrupted, and maybe as the answer came: it stands, and no block begins.
+            self._broker._soon(lambda: _leave_all(made))
+            raise
         return self
 
     def __exit__(
@@ -446,91 +497,15 @@ class Performance:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        return self._broker._run(lambda _: self._performance.__aexit__(kind, error, trace))
+        try:
+            return self._broker._run(lambda _: self._performance.__aexit__(kind, error, trace))
+        except Closed:
+            return self._performance._cut_off(error)
 
 
-# The decorators ----------------------------------------------------------------------------------
-
-
-def performed_async(
-    broker: AsyncBroker,
-    tool: str,
-    key: Callable[..., str],
-    arguments: Callable[..., Mapping[str, Any]] | None,
-) -> Callable[
-    [Callable[Concatenate[AsyncPerformance, P], Awaitable[T]]],
-    Callable[P, Awaitable[PerformOutcome]],
-]:
-    """Return the decorator of `AsyncBroker.performed`."""
-
-    def decorate(
-        function: Callable[Concatenate[AsyncPerformance, P], Awaitable[T]],
-    ) -> Callable[P, Awaitable[PerformOutcome]]:
-        told = _told_by(function, arguments)
-
-        @wraps(function)
-        async def perform(*args: P.args, **kwargs: P.kwargs) -> PerformOutcome:
-            operation_key = key(*args, **kwargs)
-            async with broker.perform(
-                tool, told(*args, **kwargs), operation_key=operation_key
-            ) as effect:
-                if effect.elected:
-                    returned = await function(effect, *args, **kwargs)
-                    if effect.outcome is None:
-                        await effect.confirm(returned)
-            assert effect.outcome is not None, "the block has an outcome, or has raised"
-            return effect.outcome
-
-        return perform
-
-    return decorate
-
-
-def performed(
-    broker: Broker,
-    tool: str,
-    key: Callable[..., str],
-    arguments: Callable[..., Mapping[str, Any]] | None,
-) -> Callable[[Callable[Concatenate[Performance, P], T]], Callable[P, PerformOutcome]]:
-    """Return the decorator of `Broker.performed`."""
-
-    def decorate(
-        function: Callable[Concatenate[Performance, P], T],
-    ) -> Callable[P, PerformOutcome]:
-        told = _told_by(function, arguments)
-
-        @wraps(function)
-        def perform(*args: P.args, **kwargs: P.kwargs) -> PerformOutcome:
-            operation_key = key(*args, **kwargs)
-            with broker.perform(tool, told(*args, **kwargs), operation_key=operation_key) as effect:
-                if effect.elected:
-                    returned = function(effect, *args, **kwargs)
-                    if effect.outcome is None:
-                        effect.confirm(returned)
-            assert effect.outcome is not None, "the block has an outcome, or has raised"
-            return effect.outcome
-
-        return perform
-
-    return decorate
-
-
-def _told_by(
-    function: Callable[..., Any], arguments: Callable[..., Mapping[str, Any]] | None
-) -> Callable[..., Mapping[str, Any]]:
-    """How a call's arguments become the effect's: by name, the first one (the effect) left out."""
-    if arguments is not None:
-        return arguments
-    signature = inspect.signature(function)
-    named = list(signature.parameters.values())[1:]
-    bare = signature.replace(parameters=named)
-
-    def by_name(*args: Any, **kwargs: Any) -> Mapping[str, Any]:
-        bound = bare.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return dict(bound.arguments)
-
-    return by_name
+def _leave_all(made: Sequence[AsyncPerformance]) -> None:
+    for one in made:
+        one._leave()
 
 
 # Reading -----------------------------------------------------------------------------------------

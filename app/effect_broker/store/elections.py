@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import psycopg
 from psycopg.types.json import Jsonb
 
 from effect_broker.protocol.ports import Change, Snapshot
 from effect_broker.protocol.submission import Elected, FirstElection, Submission
+from effect_broker.store.errors import UNDONE_SQLSTATE
 from effect_broker.store.postgres import PostgresStore
 from effect_broker.store.rows import intent_of
 
@@ -80,7 +82,13 @@ class PostgresElections(PostgresStore):
         }
         async with self.connection() as (connection, progress):
             progress.committing = True
-            row = await (await connection.execute(ELECT, parameters)).fetchone()
+            try:
+                row = await (await connection.execute(ELECT, parameters)).fetchone()
+            except psycopg.DatabaseError as problem:
+                if problem.sqlstate != UNDONE_SQLSTATE:
+                    raise
+                # A hold was placed at that very moment. It is seen now, and nobody is elected.
+                row = await (await connection.execute(ELECT, parameters)).fetchone()
         assert row is not None, "elect_effect returns one row"
         intent = intent_of(row)
         if not row["granted"]:

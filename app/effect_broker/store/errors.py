@@ -39,6 +39,8 @@ from effect_broker.protocol.ports import (
 GUARD_SQLSTATE: Final = "EB001"
 CONTRACT_MOVED_SQLSTATE: Final = "EB002"
 NOT_ENQUEUED_SQLSTATE: Final = "EB003"
+# A statement of the hot path undid itself: what it had taken for granted was no longer so.
+UNDONE_SQLSTATE: Final = "EB011"
 LINK_REFUSED: Final = {
     "EB004": LinkRefusal.MISSING,
     "EB005": LinkRefusal.ANOTHER,
@@ -85,6 +87,7 @@ _BUSY: Final = frozenset(
         "40",  # rolled back: serialization_failure, deadlock_detected
         "55P03",  # lock_not_available
         "55006",  # object_in_use
+        UNDONE_SQLSTATE,
         "57014",  # query_canceled: statement_timeout
     }
 )

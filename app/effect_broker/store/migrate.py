@@ -48,6 +48,9 @@ _WATCH_SECONDS: Final = 0.1
 _SAY_EVERY_SECONDS: Final = 30.0
 # Roles belong to the server: another database's migration may make the same ones at this moment.
 _ROLE_TRIES: Final = 20
+# Each has waited for a second (`deadlock_timeout`) until the server noticed.
+_DEADLOCK_TRIES: Final = 10
+_DEADLOCK_PAUSE_SECONDS: Final = 0.2
 _ROLE_RACES: Final = frozenset({"42710", "23505", "XX000"})
 
 _EXCLUSIVE: Final = "SELECT pg_try_advisory_lock(%s)"
@@ -322,8 +325,26 @@ def _ensure_schema(admin: psycopg.Connection[TupleRow]) -> None:
     )
 
 
-def _upgrade(conninfo: str) -> None:
-    """Run the missing migrations as the owner, all of them in one transaction."""
+def _upgrade(conninfo: str, revision: str = "head") -> None:
+    """Run the missing migrations as the owner, all of them in one transaction.
+
+    Beside a broker that works, its transactions and this one may wait for each other, and the
+    server ends one of them: then all is begun again.
+    """
+    pause = Event()
+    for _ in range(_DEADLOCK_TRIES - 1):
+        try:
+            return _upgrade_once(conninfo, revision)
+        except (psycopg.Error, sqlalchemy.exc.DBAPIError) as error:
+            if not isinstance(_cause(error), psycopg.errors.DeadlockDetected):
+                raise
+        _log.info("the migration and a session of the broker waited for each other; the migration "
+                  "begins again", extra=event("migration_deadlock"))  # fmt: skip
+        pause.wait(_DEADLOCK_PAUSE_SECONDS)
+    return _upgrade_once(conninfo, revision)
+
+
+def _upgrade_once(conninfo: str, revision: str) -> None:
     engine = sqlalchemy.create_engine(
         "postgresql+psycopg://",
         creator=lambda: psycopg.connect(conninfo),
@@ -335,7 +356,7 @@ def _upgrade(conninfo: str) -> None:
         with engine.begin() as connection:
             connection.exec_driver_sql(f"SET LOCAL ROLE {DatabaseRole.OWNER.value}")
             config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            command.upgrade(config, revision)
     finally:
         engine.dispose()
 
@@ -375,7 +396,7 @@ def _named_blockers(conninfo: str) -> Iterator[None]:
     except (psycopg.Error, sqlalchemy.exc.DBAPIError) as error:
         ended.set()
         watch.join()
-        cause = error.orig if isinstance(error, sqlalchemy.exc.DBAPIError) else error
+        cause = _cause(error)
         state = cause.sqlstate if isinstance(cause, psycopg.Error) else None
         if state == "55P03":
             raise MigrationBlocked(seen[-1] if seen else ()) from None
@@ -389,6 +410,11 @@ def _named_blockers(conninfo: str) -> Iterator[None]:
     finally:
         ended.set()
         watch.join()
+
+
+def _cause(error: Exception) -> BaseException | None:
+    """The driver's error: Alembic's own statements come wrapped, those of our files do not."""
+    return error.orig if isinstance(error, sqlalchemy.exc.DBAPIError) else error
 
 
 def _watch(conninfo: str, ended: Event, seen: list[tuple[Blocker, ...]]) -> None:

@@ -23,6 +23,7 @@ from datetime import datetime
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
+import psycopg
 from psycopg.types.json import Jsonb
 
 from effect_adapters.base import Answer
@@ -42,7 +43,7 @@ from effect_broker.protocol.submission import Submission, Submitted
 from effect_broker.protocol.urgency import urgency_after
 from effect_broker.store import statements as sql
 from effect_broker.store.certified import NO_KEYS, CertificatesInForce
-from effect_broker.store.errors import Progress, store_errors
+from effect_broker.store.errors import UNDONE_SQLSTATE, Progress, store_errors
 from effect_broker.store.granted import SETTLE, Grants, settlement
 from effect_broker.store.observing import UNOBSERVED, StoreObserver
 from effect_broker.store.paces import lock_pace
@@ -182,7 +183,12 @@ class PostgresStore:
         if parameters is None:
             return False
         progress.committing = True
-        row = await (await connection.execute(SETTLE, parameters)).fetchone()
+        try:
+            row = await (await connection.execute(SETTLE, parameters)).fetchone()
+        except psycopg.DatabaseError as problem:
+            if problem.sqlstate != UNDONE_SQLSTATE:
+                raise
+            row = {"settled": False}
         assert row is not None, "settle_success returns one row"
         if row["settled"]:
             self._observer.changed(snapshot, change)
