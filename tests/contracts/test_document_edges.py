@@ -253,3 +253,25 @@ def test_the_schema_of_documents_is_of_one_draft_under_one_title() -> None:
 def test_what_is_removed_from_a_document_is_not_there() -> None:
     assert document(IDEMPOTENT, ("/sensitive", [])).sensitive == ()
     assert document(UNSAFE, ("/key_retention_seconds", REMOVED)).key_retention_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("stored", "field"),
+    [(b'{"a":1,"a":2}', "/a"), (b'{"a":{"b":1e20}}', "/a/b"), (b"", ""), (b"{", ""), (b"7", "")],
+)
+def test_stored_bytes_that_are_no_document_are_named_by_their_place(
+    stored: bytes, field: str
+) -> None:
+    with pytest.raises(ContractInvalid) as refusal:
+        ContractDocument.from_canonical(stored)
+    problems = refusal.value.extras["problems"]
+    assert isinstance(problems, list)
+    assert [problem["field"] for problem in problems] == [field]
+
+
+def test_a_number_that_json_cannot_hold_is_named_by_its_place() -> None:
+    with pytest.raises(ContractInvalid) as refusal:
+        ContractDocument.parse_yaml("name: a\nretry: {attempts_max: 1e20}\n")
+    problems = refusal.value.extras["problems"]
+    assert isinstance(problems, list)
+    assert [problem["field"] for problem in problems] == ["/retry/attempts_max"]
