@@ -29,6 +29,7 @@ SERVER = Path(__file__).with_name("warm_start_server.py")
 # What the dynamic loader or the interpreter reads once, at its start.
 _READ_AT_START = ("LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHASHSEED", "PYTHONDEVMODE")
 _START_SECONDS = 120.0
+_END_SECONDS = 30.0
 _FORKED = (*stack.PROGRAM, "effect_broker.proof.target")
 
 
@@ -48,6 +49,9 @@ class Forked:
 
     def poll(self) -> int | None:
         """Return the exit code, or None while it runs."""
+        if not self._ended.is_set() and stack.state_of(self.pid) in {None, "Z"}:
+            # Who tells its end may be held up itself; what is dead must not count as running.
+            self._ended.wait(_END_SECONDS)
         return self._code if self._ended.is_set() else None
 
     def wait(self, timeout: float | None = None) -> int:

@@ -28,6 +28,8 @@ from effect_contracts.smtp_settings import MailboxSettings
 
 # A search by a key of ours that finds more than so many is of no use to anybody.
 _FOUND_MAX: Final = 20
+# What a whole look-up may read: some headers of a few mails.
+_BYTES_MAX: Final = 1 << 20
 _DIGEST_HEADER: Final = "X-Effect-Digest"
 _HEADERS: Final = f"(BODY.PEEK[HEADER.FIELDS (MESSAGE-ID {_DIGEST_HEADER.upper()})])"
 
@@ -72,6 +74,7 @@ class _Imap(imaplib.IMAP4):
         self, connected: Callable[[str, int], socket.socket], host: str, port: int, seconds: float
     ) -> None:
         self._connected = connected
+        self._bytes_left = _BYTES_MAX
         super().__init__(host, port, seconds)
 
     def open(self, host: str = "", port: int = 143, timeout: float | None = None) -> None:
@@ -79,6 +82,22 @@ class _Imap(imaplib.IMAP4):
         self.host, self.port = host, port
         self.sock = self._connected(host, port)
         self.file = self.sock.makefile("rb")
+
+    def read(self, size: int) -> bytes:
+        """Read so many bytes; the server has said how many."""
+        if size > self._bytes_left:
+            raise _Undecided("answer_too_large")
+        return self._counted(super().read(size))
+
+    def readline(self) -> bytes:
+        """Read a line."""
+        return self._counted(super().readline())
+
+    def _counted(self, piece: bytes) -> bytes:
+        self._bytes_left -= len(piece)
+        if self._bytes_left < 0:
+            raise _Undecided("answer_too_large")
+        return piece
 
 
 class _Search:

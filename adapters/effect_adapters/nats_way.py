@@ -11,7 +11,7 @@ import contextlib
 import socket
 import ssl
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nats.aio.transport import TcpTransport
@@ -19,6 +19,8 @@ from nats.aio.transport import TcpTransport
 from effect_adapters.base import Budget
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+# Of one attempt: what the server says of itself and of the stream, and one acknowledgement.
+_READ_BYTES_MAX = 4 << 20
 _PLAIN_CLOSE = struct.pack("ii", 0, 0)
 
 
@@ -38,6 +40,8 @@ class Way(TcpTransport):
         connected: a TCP connection stood at some time.
         published: the publish was handed to the socket, at least in part.
         refusal: why something was not handed to it, the first time.
+        flood: the server has said more than there is to say, and is not heard any more.
+        flooded: is called when that is seen.
     """
 
     def __init__(self, budget: Budget, *, private: bool) -> None:
@@ -45,10 +49,13 @@ class Way(TcpTransport):
         self._budget = budget
         self._private = private
         self._secured = False
+        self._bytes_left = _READ_BYTES_MAX
         self.armed = False
         self.connected = False
         self.published = False
         self.refusal: str | None = None
+        self.flood: str | None = None
+        self.flooded: Callable[[], None] = lambda: None
 
     def __bool__(self) -> bool:
         return True  # the library would make one of its own
@@ -84,6 +91,26 @@ class Way(TcpTransport):
         """Do the same for several pieces."""
         self._check(payload)
         super().writelines(payload)  # type: ignore[no-untyped-call]
+
+    async def read(self, buffer_size: int) -> bytes:
+        """Read what is there.
+
+        Raises:
+            WayRefused: the server has said more than there is to say.
+        """
+        return self._counted(await super().read(buffer_size))
+
+    async def readline(self) -> bytes:
+        """Read a line; raises as `read`."""
+        return self._counted(await super().readline())  # type: ignore[no-untyped-call]
+
+    def _counted(self, piece: bytes) -> bytes:
+        self._bytes_left -= len(piece)
+        if self._bytes_left < 0:
+            self.flood = "answer_too_large"
+            self.flooded()
+            raise self._refused(self.flood)
+        return piece
 
     def close(self) -> None:
         """End the connection, by a reset unless `release` came first."""

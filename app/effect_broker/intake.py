@@ -266,8 +266,11 @@ class Intake:
             await self._check(document, arguments)
         except InvalidArguments as refusal:
             # The document knows the arguments only; a caller sent them as a member of a request.
+            expected = refusal.extras.get("expected")
             raise InvalidArguments(
-                field=f"/arguments{refusal.field or ''}", keyword=str(refusal.extras["keyword"])
+                field=f"/arguments{refusal.field or ''}",
+                keyword=str(refusal.extras["keyword"]),
+                expected=None if expected is None else str(expected),
             ) from None
         secret = self._ring.hmac_key(tenant.hmac_key_id)
         downstream_key = keys.downstream_key(

@@ -168,11 +168,13 @@ LISTED: Final[dict[str, Words]] = {
     ),
     Alert.DUPLICATE_DETECTED: Words(
         "It is final, and its target holds more than one object of it.",
-        "Undo what is too much, under a new operation key, and correct the contract.",
+        "Undo what is too much, under a new operation key, and correct the contract; then say so "
+        "by `effect-broker effects acknowledge ID`.",
     ),
     Alert.LATE_CONTRADICTION: Words(
         "It is final, and its target has contradicted the receipt since.",
-        "Look at the target and compare it with `effect-broker effects receipt ID`.",
+        "Look at the target and compare it with `effect-broker effects receipt ID`. When it was "
+        "dealt with, say so by `effect-broker effects acknowledge ID`.",
     ),
 }
 

@@ -364,7 +364,7 @@ class ContractDocument(Section):
             return
         first = min(mismatches, key=lambda m: ([str(p) for p in m.absolute_path], str(m.validator)))
         field, keyword = json_pointer(self._shown_path(first)), str(first.validator)
-        raise InvalidArguments(field=field, keyword=keyword)
+        raise InvalidArguments(field=field, keyword=keyword, expected=_expected(first))
 
     def _shown_path(self, mismatch: SchemaMismatch) -> Iterator[str | int]:
         for token in mismatch.absolute_path:
@@ -489,6 +489,14 @@ def with_origin(document: ContractDocument, origin: str) -> ContractDocument:
 
 
 # Arguments --------------------------------------------------------------------------------------
+
+
+def _expected(mismatch: SchemaMismatch) -> str | None:
+    """What the schema asks for, where that is a type's name or a number and no text of its own."""
+    wanted: Any = mismatch.validator_value
+    if mismatch.validator == "type":
+        return wanted if isinstance(wanted, str) else " or ".join(wanted)
+    return str(wanted) if type(wanted) in (int, float) else None
 
 
 def _places(value: Any, tokens: tuple[str, ...], work: Work) -> Iterator[Any]:

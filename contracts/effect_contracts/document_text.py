@@ -205,7 +205,11 @@ def problems_of(error: ValidationError, document: Any, names: Sequence[str]) -> 
     the document is repeated but names of fields.
     """
     found: dict[str, list[str]] = {}
-    for item in error.errors(include_url=False, include_input=False):
+    items = error.errors(include_url=False, include_input=False)
+    below = {item["loc"][:end] for item in items for end in range(len(item["loc"]))}
+    for item in items:
+        if item["type"] == "too_short" and item["loc"] in below:
+            continue  # what is too few are the items that were refused for themselves
         cause = item.get("ctx", {}).get("error")
         if isinstance(cause, RuleProblems):
             return ContractInvalid(cause.problems[:PROBLEMS_MAX])
@@ -231,7 +235,7 @@ def _sentence(item: Any, names: Sequence[str]) -> str:
     if kind == "value_error":
         return str(item["ctx"]["error"])
     if kind == "extra_forbidden":
-        near = difflib.get_close_matches(str(item["loc"][-1]), names, n=1)
+        near = _near(str(item["loc"][-1]), names)
         hint = f"; did you mean '{near[0]}'?" if near else "; remove it"
         return "unknown field" + hint
     if kind in {"union_tag_not_found", "union_tag_invalid"}:
@@ -244,9 +248,16 @@ def _sentence(item: Any, names: Sequence[str]) -> str:
     return sentence if sentence is not None else _lower_first(str(item["msg"]))
 
 
+def _near(name: str, names: Sequence[str]) -> list[str]:
+    """The field that was most likely meant: one that begins so, else one that looks alike."""
+    longer = [known for known in names if len(name) > 3 and known.startswith(name)]
+    return longer[:1] if len(longer) == 1 else difflib.get_close_matches(name, names, n=1)
+
+
 def _lower_first(text: str) -> str:
-    text = text.removeprefix("Input ").removeprefix("String ").removeprefix("Value ")
-    return text.replace("should", "must", 1)
+    for kind in ("Input ", "String ", "Value ", "Tuple ", "List "):
+        text = text.removeprefix(kind)
+    return text.partition(" after validation")[0].replace("should", "must", 1)
 
 
 def _document_path(location: Sequence[str | int], kind: str, document: Any) -> Iterator[str | int]:

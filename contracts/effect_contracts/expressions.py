@@ -361,6 +361,27 @@ def schema_parts(schema: Any) -> Iterator[dict[str, Any]]:
             pending.extend(here.get(keyword, {}).values())
 
 
+# Of draft 2020-12, beside what the library checks: annotations, and members of other keywords.
+_SAID_ONLY: Final = frozenset(
+    {
+        "$anchor", "$comment", "$defs", "$dynamicAnchor", "$schema", "$vocabulary",
+        "contentEncoding", "contentMediaType", "contentSchema", "default", "definitions",
+        "deprecated", "description", "else", "examples", "maxContains", "minContains", "readOnly",
+        "then", "title", "writeOnly",
+    }
+)  # fmt: skip
+
+
+def unknown_keywords(schema: Any) -> list[str]:
+    """Return the members of a schema that check nothing and say nothing, as a misspelt one does.
+
+    JSON Schema permits them. Those that begin with `x-` are meant to be unknown.
+    """
+    members = {str(name) for part in schema_parts(schema) for name in part}
+    known = _SAID_ONLY | Draft202012Validator.VALIDATORS.keys()
+    return sorted(name for name in members - known if not name.startswith("x-"))
+
+
 def _checked_schema(schema: Any) -> Any:
     if not isinstance(schema, dict):
         raise ValueError("a JSON Schema is an object here")

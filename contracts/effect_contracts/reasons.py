@@ -10,6 +10,32 @@ from enum import StrEnum
 from typing import Final
 
 
+class ParameterReason(StrEnum):
+    """Why a parameter of the query cannot be taken. Stable, like the problem codes."""
+
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+    TYPE = "type"
+    LENGTH = "length"
+    RANGE = "range"
+    CHOICE = "choice"
+    FORMAT = "format"
+
+
+PARAMETER_SENTENCES: Final = {
+    ParameterReason.MISSING: "The request lacks a parameter that it must have.",
+    ParameterReason.UNKNOWN: "The request has a parameter that this operation does not know.",
+    ParameterReason.TYPE: "A parameter is no number, truth value or text as it must be.",
+    ParameterReason.LENGTH: "A parameter is too short or too long, or is given too often.",
+    ParameterReason.RANGE: "A parameter is below or above what this operation takes.",
+    ParameterReason.CHOICE: "A parameter is none of the values that this operation knows.",
+    ParameterReason.FORMAT: (
+        "A parameter is not written as it must be, or does not fit the others; a cursor is one "
+        "that this operation has given out."
+    ),
+}
+
+
 class RequestReason(StrEnum):
     """Why a member of a request's body cannot be taken. Stable, like the problem codes."""
 
@@ -29,13 +55,14 @@ REQUEST_SENTENCES: Final = {
     RequestReason.TYPE: "A member of the request has another type than it must have.",
     RequestReason.LENGTH: "A member of the request is too short or too long.",
     RequestReason.FORMAT: (
-        "A member of the request is not written as it must be; moments are RFC 3339 with an offset."
+        "A member of the request is not written as it must be: a moment is RFC 3339 with an "
+        "offset, an effect id is a UUID."
     ),
     RequestReason.FUTURE: "An observation cannot begin later than now, by the database's clock.",
     RequestReason.NOT_TO_BE_REACHED: (
-        "Nothing may be posted to this URL: it is https, without a user and a fragment, and its "
-        "host's address is public or in a network that EFFECT_BROKER_EVENT_NETWORKS names to this "
-        "process."
+        "Nothing may be posted to this URL: it has to be https, without a user and a fragment, "
+        "and its host's address public or in a network that EFFECT_BROKER_EVENT_NETWORKS names to "
+        "this process."
     ),
     RequestReason.NO_SUCH_EFFECT: "There is no such effect of this tenant to belong to.",
 }

@@ -68,7 +68,8 @@ async def test_the_stream_tells_what_happened_and_no_arguments(
 
 MEANINGLESS: list[dict[str, Any]] = [
     {"after": "x"}, {"after": ""}, {"after": "A" * 89}, {"limit": 0}, {"limit": 501},
-    {"types": "No Type"}, {"types": ["x"] * 51}, {"states": "nowhere"}, {"wait_seconds": 61},
+    {"types": "No Type"}, {"types": "no_such_type"}, {"types": ["wait"] * 51},
+    {"states": "nowhere"}, {"wait_seconds": 61},
     {"wait_seconds": "nan"}, {"cursor": "x"},
 ]  # fmt: skip
 
@@ -92,7 +93,7 @@ async def test_a_wait_ends_with_the_event_that_it_waits_for_or_with_its_time(
     for answer in await asyncio.gather(*waits):
         assert [event["type"] for event in answer.json()["events"]] == ["submitted"]
     assert time.monotonic() - began < 30
-    nothing = {"after": cursor, "wait_seconds": 0.3, "types": "no_such_type"}
+    nothing = {"after": cursor, "wait_seconds": 0.3, "types": "denied"}
     assert (await api.get("/v1/events", params=nothing)).json()["events"] == []
 
 
@@ -150,6 +151,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"url": "https://user:pw@acme.example/"}, "/url"),
     ({"url": "file:///etc/passwd"}, "/url"),
     ({"types": ["No Type"]}, "/types/0"),
+    ({"types": ["wait", "no_such_type"]}, "/types/1"),
     ({"states": ["nowhere"]}, "/states/0"),
     ({"description": "a\nb"}, "/description"),
     ({"secret": "mine"}, "/secret"),

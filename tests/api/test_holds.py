@@ -112,6 +112,7 @@ async def test_a_key_without_the_right_to_operate_stops_nothing(
 ) -> None:
     refused = await api.post("/v1/holds", json={"reason": "r"})
     assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+    assert "lacks the scope 'operate'" in refused.json()["detail"]
     assert deployment.count("holds") == 0
     hold_id = (await operator.post("/v1/holds", json={"reason": "r"})).json()["hold_id"]
     refused = await api.post(f"/v1/holds/{hold_id}/lift", json={"reason": "r"})

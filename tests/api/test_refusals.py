@@ -162,6 +162,7 @@ async def test_arguments_that_break_the_schema_are_named(api: httpx.AsyncClient)
     request["arguments"]["amount"] = "1200"
     body = _refused(await api.post(PATH, json=request), 422, "invalid_arguments")
     assert (body["field"], body["keyword"]) == ("/arguments/amount", "type")
+    assert body["detail"].endswith("asks for integer.")
     assert "1200" not in json.dumps(body)
 
 
@@ -237,44 +238,56 @@ async def test_a_wrong_method_says_which_are_right(
 
 
 @pytest.mark.parametrize(
-    ("query", "parameter"),
+    ("query", "reason", "said"),
     [
-        ("wait=soon", "wait"),
-        ("wait=nan", "wait"),
-        ("wait=inf", "wait"),
-        ("wait=-1", "wait"),
-        ("wait=61", "wait"),
+        ("wait=soon", "type", "no number"),
+        ("wait=nan", "type", "no number"),
+        ("wait=inf", "type", "no number"),
+        ("wait=-1", "range", "The limit is 0."),
+        ("wait=61", "range", "The limit is 60."),
     ],
 )
-async def test_a_bad_wait_is_named(api: httpx.AsyncClient, query: str, parameter: str) -> None:
+async def test_a_bad_wait_is_named_with_what_is_wrong(
+    api: httpx.AsyncClient, query: str, reason: str, said: str
+) -> None:
     answer = await api.post(f"{PATH}?{query}", json=charge())
-    assert _refused(answer, 400, "request_malformed")["parameter"] == parameter
+    body = _refused(answer, 400, "request_malformed")
+    assert (body["parameter"], body["reason"]) == ("wait", reason)
+    assert said in body["detail"]
 
 
 @pytest.mark.parametrize(
-    ("query", "parameter"),
+    ("query", "parameter", "reason"),
     [
-        ("status=no_such_state", "status"),
-        ("limit=0", "limit"),
-        ("limit=201", "limit"),
-        ("limit=ten", "limit"),
-        ("cursor=nonsense", "cursor"),
-        ("cursor=%C3%A9", "cursor"),
-        ("older_than_seconds=inf", "older_than_seconds"),
-        ("older_than_seconds=1e300", "older_than_seconds"),
-        ("operation_prefix=%00", "operation_prefix"),
-        ("tool=%00", "tool"),
-        ("reason=%00", "reason"),
-        ("unresolved=perhaps", "unresolved"),
-        ("stauts=prepared", "stauts"),
-        ("sta%20tus=prepared", None),
+        ("status=no_such_state", "status", "choice"),
+        ("limit=0", "limit", "range"),
+        ("limit=201", "limit", "range"),
+        ("limit=ten", "limit", "type"),
+        ("cursor=nonsense", "cursor", "format"),
+        ("cursor=%C3%A9", "cursor", "format"),
+        ("older_than_seconds=inf", "older_than_seconds", "type"),
+        ("older_than_seconds=1e300", "older_than_seconds", "range"),
+        ("operation_prefix=%00", "operation_prefix", "format"),
+        ("tool=%00", "tool", "format"),
+        ("reason=%00", "reason", "format"),
+        ("unresolved=perhaps", "unresolved", "type"),
+        ("stauts=prepared", "stauts", "unknown"),
+        ("sta%20tus=prepared", None, "unknown"),
     ],
 )
 async def test_a_bad_filter_is_refused_and_not_ignored(
-    api: httpx.AsyncClient, query: str, parameter: str | None
+    api: httpx.AsyncClient, query: str, parameter: str | None, reason: str
 ) -> None:
     body = _refused(await api.get(f"{PATH}?{query}"), 400, "request_malformed")
-    assert body.get("parameter") == parameter
+    assert (body.get("parameter"), body["reason"]) == (parameter, reason)
+
+
+async def test_the_values_that_a_filter_knows_are_named_and_the_wrong_one_is_not(
+    api: httpx.AsyncClient,
+) -> None:
+    body = _refused(await api.get(f"{PATH}?status=secret-word"), 400, "request_malformed")
+    assert "There are 'prepared'" in body["detail"]
+    assert "secret-word" not in str(body)
 
 
 async def test_poison_text_in_a_path_comes_back_escaped(api: httpx.AsyncClient) -> None:

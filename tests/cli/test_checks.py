@@ -238,6 +238,14 @@ def test_holes_of_contracts_are_named() -> None:
     }
     batch = _document("demo-charge-unsafe", arguments=arguments, sensitive=[])
     assert "recipients" in _holes(batch)
+    # Members of data are no keywords, and neither is what is meant for readers.
+    told = {"title": "t", "x-owner": "shop", "if": True, "then": True, "enum": [{"requierd": 1}]}
+    fine = _document("demo-charge-unsafe", arguments=arguments | told, sensitive=[])
+    assert "does not know" not in _holes(fine)
+    misspelt = {"requierd": ["recipients"], "properties": {"to": {"maxLenght": 5}}}
+    schema = {"type": "object"} | misspelt
+    hole = _holes(_document("demo-charge-unsafe", arguments=schema, sensitive=[]))
+    assert "does not know (maxLenght, requierd)" in hole
     assert "env:EFFECT_BROKER_SECRET_STRIPE" in _holes(
         catalog_documents()["stripe-charge"], resolves=False
     )

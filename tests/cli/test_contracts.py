@@ -90,12 +90,14 @@ def test_a_contract_is_applied_once_and_is_active(broker: Cli, tmp_path: Path) -
 
 
 def test_a_version_that_is_not_activated_leaves_the_active_one(broker: Cli, tmp_path: Path) -> None:
-    broker("contracts", "apply", _file(tmp_path, TEXT))
+    assert "in place of" not in broker("contracts", "apply", _file(tmp_path, TEXT)).out
     second = _file(tmp_path, TEXT.replace('version: "1"', 'version: "2"'), "2.yaml")
     assert broker("contracts", "apply", second, "--no-activate").code == 0
     active = [c["version"] for c in broker("contracts", "list", "--json").json if c["active"]]
     assert active == ["1"]
-    broker("contracts", "apply", second)
+    said = broker("contracts", "apply", second).out
+    assert said.endswith(f", active for demo.charge in place of {NAME} 1\n")
+    assert "in place of" not in broker("contracts", "apply", second).out
     active = [c["version"] for c in broker("contracts", "list", "--json").json if c["active"]]
     assert active == ["2"]
 

@@ -67,6 +67,10 @@ def test_a_person_settles_an_effect_and_says_it_twice(acme: Cli, in_doubt: str) 
         ({"--version": "99"}, "the effect has changed"),
         ({"--as": "not_committed"}, "too early"),
         ({"--evidence": "dashboard"}, "write kind=WORD"),
+        ({"--evidence": SEEN.replace("kind=", "kind=a ")}, "kind=WORD is one word"),
+        ({"--evidence": SEEN.replace("ref=ch_1,", "")}, "ref=WHERE or digest"),
+        ({"--reason": ""}, "--reason is 1 to 2000"),
+        ({"--external-id": "ch_1"}, "--external-id goes with --as committed"),
         ({"--evidence": "kind=log,ref=x,observed=yesterday"}, "observed=2026-11-30T05:08:00Z"),
     ],
 )

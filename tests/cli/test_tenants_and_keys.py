@@ -181,8 +181,22 @@ def test_without_any_database_the_ways_to_one_are_named(cli: Cli, bare_environme
     said = cli("tenants", "list").refused()
     assert "EFFECT_BROKER_DATABASE_URL" in said
     assert "effect-broker up" in said
+    assert "EFFECT_BROKER_HOME" in said
     # Asking did not make one.
     assert not bare_environment.exists()
+    # Nor where the directory is there, and is no state directory.
+    bare_environment.mkdir()
+    assert "effect-broker up" in cli("tenants", "list").refused()
+    assert not list(bare_environment.iterdir())
+
+
+def test_a_project_that_is_taken_for_a_state_directory_is_told_its_own(
+    cli: Cli, bare_environment: Path
+) -> None:
+    own = bare_environment / ".effect-broker"
+    (own / "postgres").mkdir(parents=True)
+    assert f"set EFFECT_BROKER_HOME to {own}" in cli("effects", "list").refused()
+    assert [one.name for one in bare_environment.iterdir()] == [own.name]
 
 
 def test_production_never_falls_back_to_a_server_of_its_own(

@@ -172,6 +172,7 @@ def test_the_paste_works_and_everything_is_found_again(
     assert body["state"] == "succeeded"
     first.wait_for(lambda: bool(came), "the event at a receiver on this machine")
     assert json.loads(came[0])["data"]["effect_id"] == body["effect_id"]
+    assert "/console; a key for it: `effect-broker keys create --tenant local" in first.out
     assert "direct  'postgresql://effect_broker_api@/" in first.out
     with _direct(server_home) as direct:  # as docs/sdk.md says it
         assert direct.get(str(body["effect_id"])).state == "succeeded"

@@ -121,6 +121,12 @@ def test_a_plain_word_is_never_silently_another_type(word: str) -> None:
     assert ContractDocument.parse_yaml(text).account == word
 
 
+def test_items_that_are_refused_are_not_missed_as_well() -> None:
+    place = "/adapter/answers/retryable/0/statuses"
+    assert list(problems_in(IDEMPOTENT, (place, ["429"]))) == [f"{place}/0"]
+    assert problems_in(IDEMPOTENT, (place, [])) == {place: "must have at least 1 item"}
+
+
 # Types and fields -------------------------------------------------------------------------------
 
 
@@ -130,6 +136,7 @@ def test_a_plain_word_is_never_silently_another_type(word: str) -> None:
         ("/nonsense", 1, "unknown field; remove it"),
         ("/key_retention_second", 1, "did you mean 'key_retention_seconds'?"),
         ("/adapter/answers/sucess", [], "did you mean 'success'?"),
+        ("/adapter/answers/retryable/0/proves", True, "did you mean 'proves_no_commit'?"),
         ("/version", 1.0, "put it in quotes"),
         ("/version", None, "must be a text"),
         ("/safety", "exactly_once", "'idempotent'"),

@@ -224,10 +224,12 @@ def test_a_pointer_is_cut_at_a_member_when_it_grows_too_long() -> None:
 # here is a new way for an argument or a secret to reach a log.
 _TEXT_PARAMETERS = {
     ("RequestMalformed", "parameter"),
+    ("RequestMalformed", "choices"),  # names of states, reasons and the like, which are ours
     ("InvalidRequest", "field"),
     ("InvalidPayload", "field"),
     ("InvalidArguments", "field"),
     ("InvalidArguments", "keyword"),
+    ("InvalidArguments", "expected"),  # a type's name or a number of the contract's schema
     ("Forbidden", "scope"),
     ("PayloadConflict", "field"),
     ("CursorSuperseded", "resume"),  # a cursor: a place, and a seal over it
@@ -237,8 +239,8 @@ _TEXT_PARAMETERS = {
     ("ConfigurationInvalid", "remedy"),
 }
 _VALUELESS = {
-    "RequestReason", "PayloadReason", "OperationKeyReason", "EffectState", "UUID", "datetime",
-    "int", "None",
+    "ParameterReason", "RequestReason", "PayloadReason", "OperationKeyReason", "EffectState",
+    "UUID", "datetime", "int", "None",
 }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """An MCP server on pipes that breaks the protocol in the way that its argument names.
 
-Standard library alone, as `notes_server.py`. With a second argument, a file, it lies once: until the
-file is there.
+Standard library alone, as `notes_server.py`. With a second argument, a file, it lies once: until
+the file is there.
 """
 
 from __future__ import annotations

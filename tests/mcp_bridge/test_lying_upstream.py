@@ -45,9 +45,12 @@ async def before(
         "answer_bytes_max": 1 << 20,
         **changes,
     }
-    async with AsyncBroker.from_environment(NOWHERE) as broker:
-        async with proxied(broker, read_config(json.dumps(value)), "legacy", hear) as client:
-            yield client
+    made = read_config(json.dumps(value))
+    async with (
+        AsyncBroker.from_environment(NOWHERE) as broker,
+        proxied(broker, made, "legacy", hear) as client,
+    ):
+        yield client
 
 
 def liar(*arguments: str) -> dict[str, Any]:
@@ -122,6 +125,8 @@ class Answers:
     def __init__(self) -> None:
         self.encodings: list[str | None] = []
         self.left = threading.Event()
+        # A session has an end, to which this server says nothing.
+        self.farewell, self.let_go = threading.Event(), threading.Event()
         self.drips = False
 
     def call(self, handler: BaseHTTPRequestHandler, asked: Any) -> None:
@@ -160,7 +165,10 @@ def over_http(answers: Answers) -> Iterator[str]:
         def do_GET(self) -> None:
             self.send_error(405)
 
-        do_DELETE = do_GET
+        def do_DELETE(self) -> None:
+            answers.farewell.set()
+            answers.let_go.wait(20)
+            self.send_error(405)
 
         def do_POST(self) -> None:
             told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -174,6 +182,8 @@ def over_http(answers: Answers) -> Iterator[str]:
             else:
                 body = message(asked, {"tools": [READ, {**READ, "name": "create_note"}]})
             self.send_response(200 if body else 202)
+            if method == "initialize":
+                self.send_header("Mcp-Session-Id", "a-session")
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -185,6 +195,7 @@ def over_http(answers: Answers) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{server.server_port}/mcp"
     finally:
+        answers.let_go.set()
         server.shutdown()
         thread.join()
         server.server_close()
@@ -219,3 +230,13 @@ async def test_an_answer_that_drips_is_left_when_nobody_waits_for_it(
                 await read(client)
             # While the line stays open.
             assert await asyncio.to_thread(answers.left.wait, 10)
+
+
+async def test_a_server_that_does_not_say_goodbye_holds_up_no_end() -> None:
+    answers = Answers()
+    with over_http(answers) as url:
+        async with before({"url": url}) as client:
+            await client.list_tools(cache_mode="bypass")
+            began = time.monotonic()
+        assert time.monotonic() - began < 10
+        assert answers.farewell.is_set()

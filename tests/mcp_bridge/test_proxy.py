@@ -160,7 +160,12 @@ def test_a_check_finds_the_tools_that_have_no_contract(
 
     right: dict[str, Any] = {"create_note": {"effect": "notes.idempotent"}}
     good = checked(**right)
-    assert (good.exit_code, good.stdout) == (0, f"{path}: good; 1 tool is named\n")
+    said = f"{path}: good; 1 tool is named\nrefused, as they are not named: "
+    assert good.exit_code == 0
+    assert good.stdout.startswith(said)
+    refused = good.stdout.removeprefix(said).strip().split(", ")
+    assert "delete_note" in refused
+    assert "create_note" not in refused
     wrong = checked(**right, delete_note={"effect": "notes.idempotnt"})
     assert isinstance(wrong.exception, ConfigurationProblem)
     said = str(wrong.exception)

@@ -176,27 +176,28 @@ class _Steps:
         return (await steps.probe(self._ports, *self._target, version)).to_json()
 
 
+async def desk_in(database: Database) -> Desk:
+    """Make the tenant, its key and the contracts in a migrated database."""
+    ring = new_key_ring("ring-1", development=True)
+    async with make_pool(
+        database.url_for(DatabaseRole.ADMIN), None, application_name="test-admin", size_max=1
+    ) as pool:
+        tenant_id = (await Tenants(pool).create("acme", "ring-1")).tenant_id
+        api_key = (await Tenants(pool).create_key("acme")).api_key
+    made = Desk(database, ring, tenant_id, api_key, {})
+    for safety in ("idempotent", "reconcilable", "unsafe"):
+        brief = caller_contract(safety, name=f"brief-{safety}", attempt_deadline_seconds=LEASE)
+        await made.apply(caller_contract(safety), brief)
+    return made
+
+
 @pytest.fixture(scope="session")
 def desk(
     running_server: RunningServer, template_name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Desk]:
     """The database that these tests share; each names its own operations."""
     database = clone(running_server, template_name)
-    ring = new_key_ring("ring-1", development=True)
-
-    async def prepare() -> Desk:
-        async with make_pool(
-            database.url_for(DatabaseRole.ADMIN), None, application_name="test-admin", size_max=1
-        ) as pool:
-            tenant_id = (await Tenants(pool).create("acme", "ring-1")).tenant_id
-            api_key = (await Tenants(pool).create_key("acme")).api_key
-        made = Desk(database, ring, tenant_id, api_key, {})
-        for safety in ("idempotent", "reconcilable", "unsafe"):
-            brief = caller_contract(safety, name=f"brief-{safety}", attempt_deadline_seconds=LEASE)
-            await made.apply(caller_contract(safety), brief)
-        return made
-
-    yield asyncio.run(prepare())
+    yield asyncio.run(desk_in(database))
     # Whatever the tests have done: the log of all of it is as it must be.
     assert checked_log(database.url_for(DatabaseRole.WORKER)) == []
     drop_database(running_server, database.name)

@@ -139,6 +139,19 @@ async def test_a_client_that_is_closed_while_another_task_asks_gives_the_electio
         await client.perform(UNSAFE, CHARGE, operation_key=key).__aenter__()
 
 
+async def test_a_client_of_another_event_loop_asks_nobody(client: AsyncBroker, way: HeldUp) -> None:
+    way.answers.set()
+    way.tells.set()
+    async with client.perform(UNSAFE, CHARGE, operation_key=f"order:{uuid4()}") as effect:
+        await effect.confirm("done")
+
+    async def elsewhere() -> None:
+        await client.perform(UNSAFE, CHARGE, operation_key=f"order:{uuid4()}").__aenter__()
+
+    with pytest.raises(Closed, match="another event loop"):
+        await asyncio.to_thread(asyncio.run, elsewhere())
+
+
 # While it tells ----------------------------------------------------------------------------------
 
 

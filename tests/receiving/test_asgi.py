@@ -297,6 +297,7 @@ async def test_bad_requests_get_a_stable_code_and_reach_nothing(
             ).is_success
     for answer, status, code in cases:
         assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert "header Idempotency-Key" in cases[0][0].json()["detail"]
     assert shop.orders(order) == 0
 
 

@@ -29,6 +29,7 @@ from effect_broker import (
     NotConfigured,
     NotFound,
     NotUnderstood,
+    Performance,
     RateLimited,
     RequestRefused,
     StaleVersion,
@@ -234,6 +235,36 @@ def test_the_environment_is_read_and_what_is_missing_is_named() -> None:
     for name in settings:
         with pytest.raises(NotConfigured, match=name):
             Broker.from_environment({**settings, name: " "})
+
+
+@pytest.mark.parametrize("name", ["patience", "answer_time"])
+def test_a_time_without_a_unit_is_refused_where_it_was_given(name: str) -> None:
+    wrong: Any
+    for wrong in (10, 0.5, None, datetime.timedelta(seconds=-1)):
+        for face in (Broker, AsyncBroker):
+            with pytest.raises(NotConfigured, match=f"{name}.*timedelta"):
+                face("http://broker.example", KEY, **{name: wrong})
+
+
+def test_what_names_no_effect_is_told_in_words_of_its_own() -> None:
+    with Broker("http://broker.example", KEY) as broker:
+        with pytest.raises(RequestRefused, match="its id, which is a UUID") as named:
+            broker.get("order:42:charge:v1")
+        assert named.value.problem["detail"] in str(named.value)
+        assert named.value.problem["reason"] == "format"
+        moment = datetime.datetime(2026, 11, 30)
+        with pytest.raises(RequestRefused, match=r"datetime with a time zone.*/send_before"):
+            broker.submit("demo.charge", {}, operation_key="order:42", send_before=moment)
+
+
+def test_a_decorated_function_of_coroutines_is_refused_before_it_is_called() -> None:
+    async def charge(effect: Performance, order: str) -> str:
+        return order
+
+    with Broker("http://broker.example", KEY) as broker:
+        decorate = broker.performed("shop.charge", key=lambda order: f"order:{order}:charge")
+        with pytest.raises(TypeError, match="AsyncBroker"):
+            decorate(charge)
 
 
 # TLS ----------------------------------------------------------------------------------------------

@@ -185,6 +185,27 @@ def test_a_body_that_fails_takes_back_its_work_and_the_receipt(
     assert (shop.orders("rolled_back"), shop.intents("shop:rolled_back")) == (0, 0)
 
 
+async def _promised() -> int:
+    return 1
+
+
+def test_a_body_that_only_promises_its_work_leaves_no_receipt(
+    shop: Business, direct: Broker
+) -> None:
+    """A function of coroutines does nothing when it is called; its receipt would be false."""
+    with shop.connect() as connection:
+        connection.execute(INSERT, ["beside_a_promise", 1])
+        with pytest.raises(TypeError, match="AsyncBroker"):
+            direct.transact(
+                connection,
+                _promised,
+                tool=TOOL,
+                arguments=entry("promised"),
+                operation_key="shop:promised",
+            )
+    assert (shop.orders("beside_a_promise"), shop.intents("shop:promised")) == (1, 0)
+
+
 def test_a_body_cannot_commit_a_half(shop: Business, direct: Broker) -> None:
     with shop.connect() as connection, pytest.raises(psycopg.ProgrammingError):
         direct.transact(

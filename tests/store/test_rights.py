@@ -30,6 +30,7 @@ SessionOf = Callable[[DatabaseRole], "Connection[TupleRow]"]
 CROSS_RIGHTS = {
     "add_caller": "an administrator lets a role in: the grants are the owner's to give",
     "authenticate": "a key is looked up before a tenant is known; found by its hash alone",
+    "await_holds": "no role has a right to what is locked; nothing is read and nothing written",
     "begin_console_session": "no role reads or writes sessions; a key that is good now is needed",
     "console_session": "as authenticate, by the hash of the session's id",
     "end_console_session": "as console_session",
@@ -40,6 +41,7 @@ CROSS_RIGHTS = {
     "join_effect": "a caller's own transaction; the tenant is that of the role that logged in",
     "ledger_numbers": "numbers over all tenants for /metrics, and nothing else of any of them",
     "remove_caller": "as add_caller",
+    "share_holds": "as await_holds",
     "submit_effect": "the one way to make an intent; the tenant has to be the session's own",
     "submit_linked_effect": "as submit_effect, which it calls; the other effect is of that tenant",
     "subscription_numbers": "as ledger_numbers, of the subscriptions to events",
@@ -213,6 +215,34 @@ def test_no_role_can_change_the_schema(
     for statement in statements:
         with refused():
             session.execute(statement)
+
+
+@pytest.mark.parametrize("role", [r for r in DatabaseRole if r is not DatabaseRole.OWNER])
+def test_no_session_that_may_only_log_in_stands_between_holds_and_attempts(
+    session_of: SessionOf, superuser: Connection[TupleRow], tenant_id: UUID, role: DatabaseRole
+) -> None:
+    """Advisory locks are free for everybody, and a lock on one of ours would stop all tenants."""
+    stranger = session_of(role)
+    stranger.execute("BEGIN")
+    for bucket in range(64):
+        stranger.execute("SELECT pg_advisory_xact_lock(1701999971, %s)", [bucket])
+    superuser.execute("SET lock_timeout = '200ms'")
+    try:
+        superuser.execute("SELECT effect_broker.share_holds(%s)", [tenant_id])
+        superuser.execute("SELECT effect_broker.await_holds(NULL)")
+    finally:
+        superuser.execute("RESET lock_timeout")
+    gates = superuser.execute(
+        "SELECT c.oid::regclass::text FROM pg_class AS c WHERE c.relname LIKE 'hold\\_gate\\_%'"
+        " AND c.relnamespace = 'effect_broker'::regnamespace"
+    ).fetchall()
+    assert len(gates) == 64
+    for (gate,) in gates:
+        for mode in ("ACCESS SHARE", "ROW SHARE", "EXCLUSIVE"):
+            stranger.execute("SAVEPOINT before")
+            with refused():
+                stranger.execute(f"LOCK TABLE {gate} IN {mode} MODE".encode())
+            stranger.execute("ROLLBACK TO before")
 
 
 @pytest.mark.parametrize("role", [r for r in DatabaseRole if r is not DatabaseRole.OWNER])

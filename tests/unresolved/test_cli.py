@@ -75,7 +75,8 @@ def test_the_table_says_what_waits_and_what_to_do(broker: Cli, make: Make) -> No
     for text in (
         "unresolved effects of acme",
         "crash_window: The process that sent it was lost",
-        "  do: nothing; the broker goes on by itself.",
+        # Of two that lost their process one goes on, and one waits for a person.
+        "  do: nothing where NEXT names a step; else what its other reason says.",
         "  do: See that a worker runs",
         "`effect-broker effects resolve ID`",
         "  --as committed ",
@@ -200,7 +201,8 @@ def test_an_alert_is_listed_and_asks_for_no_conclusion(broker: Cli, make: Make) 
 
     make(contradicted)
     page = broker("effects", "unresolved")
-    assert "late_contradiction" in page.out
+    assert re.search("late_contradiction  a person  order-1$", page.out, re.MULTILINE)
+    assert "effects acknowledge ID" in page.out
     assert "resolve ID" not in page.out
 
 

@@ -14,7 +14,12 @@ from effect_broker.api.limits import RequestLimits
 from effect_broker.api.rights import right_of
 from effect_broker.api.services import Services
 from effect_broker.intake import Tenant
-from effect_contracts.errors import NotFound, RequestMalformed, Unauthenticated
+from effect_contracts.errors import (
+    NotFound,
+    ParameterReason,
+    RequestMalformed,
+    Unauthenticated,
+)
 
 # What may be repeated in an answer: a name, and no text that somebody has put there by mistake.
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -63,7 +68,8 @@ async def only_known_parameters(request: Request) -> None:
     """
     known = {parameter.alias for parameter in _route_of(request).dependant.query_params}
     for name in request.query_params.keys() - known:
-        raise RequestMalformed(parameter=name if _NAME.fullmatch(name) else None)
+        shown = name if _NAME.fullmatch(name) else None
+        raise RequestMalformed(ParameterReason.UNKNOWN, parameter=shown)
 
 
 Caller = Annotated[Tenant, Depends(_tenant)]

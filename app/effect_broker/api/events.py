@@ -24,9 +24,9 @@ from effect_broker.event_stream import (
 from effect_broker.protocol.ports import StoreError
 from effect_contracts.event_stream import CURSOR_CHARS_MAX, EventFilter, Place
 from effect_contracts.facts import EffectState
+from effect_contracts.trace.kinds import EventKind
 
 WAIT_SECONDS_MAX: Final = 60.0
-TYPE_PATTERN: Final = r"^[a-z][a-z0-9_]{0,63}$"
 TYPES_MAX: Final = 50
 
 # All waits of a tenant look at the end of its stream together, so often.
@@ -47,7 +47,7 @@ async def list_events(
     ] = None,
     limit: Annotated[int, Query(ge=1, le=PAGE_LIMIT_MAX)] = PAGE_LIMIT_DEFAULT,
     types: Annotated[
-        list[Annotated[str, Query(pattern=TYPE_PATTERN)]] | None,
+        list[EventKind] | None,
         Query(max_length=TYPES_MAX, description="Any of these."),
     ] = None,
     states: Annotated[
@@ -68,7 +68,10 @@ async def list_events(
 
     `cursor` is where to go on, also from an empty page. `pruned` says that retention may have
     removed events that would be here. Without `after` it begins with the oldest event there is."""
-    wanted = EventFilter(frozenset(types or ()), frozenset(state.value for state in states or ()))
+    wanted = EventFilter(
+        frozenset(kind.value for kind in types or ()),
+        frozenset(state.value for state in states or ()),
+    )
     asked = _Asked(services_of(request).stream, tenant.tenant_id, wanted, limit)
     if wait_seconds <= 0:
         page = await asked.page(after)

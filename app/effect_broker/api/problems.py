@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -29,12 +30,16 @@ from effect_contracts.errors import (
     KeyRingMissing,
     MethodNotAllowed,
     NotFound,
+    ParameterReason,
     RequestMalformed,
     StorageUnavailable,
     problem,
 )
 
 _log = logging.getLogger(__name__)
+
+# How pydantic names what a number or a length may be at least or at most.
+_LIMITS: Final = ("ge", "le", "gt", "lt", "min_length", "max_length")
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -68,9 +73,7 @@ def translated(error: Exception) -> EffectError:
             return KeyRingMissing()
         case RequestValidationError():
             errors = error.errors()
-            place: tuple[int | str, ...] = errors[0]["loc"] if errors else ()
-            # The second part is the parameter's name; what follows counts repetitions.
-            return RequestMalformed(parameter=str(place[1]) if len(place) > 1 else None)
+            return _malformed(errors[0]) if errors else RequestMalformed()
         case HTTPException(status_code=404):
             return NotFound()
         case HTTPException(status_code=405):
@@ -79,6 +82,35 @@ def translated(error: Exception) -> EffectError:
             return RequestMalformed()
         case _:
             return InternalError()
+
+
+def _malformed(error: Mapping[str, Any]) -> RequestMalformed:
+    """What is wrong with a parameter, without its value: pydantic's own texts may hold it."""
+    place: tuple[int | str, ...] = error["loc"]
+    kind, context = str(error["type"]), error.get("ctx") or {}
+    # The second part is the parameter's name; what follows counts repetitions.
+    parameter = str(place[1]) if len(place) > 1 else None
+    limits = [int(context[name]) for name in _LIMITS if name in context]
+    return RequestMalformed(
+        _kind_of(kind),
+        parameter=parameter,
+        limit=limits[0] if limits else None,
+        choices=context.get("expected"),
+    )
+
+
+def _kind_of(kind: str) -> ParameterReason:
+    if kind == "missing":
+        return ParameterReason.MISSING
+    if kind in ("enum", "literal_error"):
+        return ParameterReason.CHOICE
+    if kind.endswith(("_parsing", "_type")) or kind in ("int_from_float", "finite_number"):
+        return ParameterReason.TYPE
+    if kind.endswith(("too_long", "too_short")):
+        return ParameterReason.LENGTH
+    if kind.startswith(("less_than", "greater_than")):
+        return ParameterReason.RANGE
+    return ParameterReason.FORMAT
 
 
 def install(app: FastAPI, routes: tuple[APIRoute, ...]) -> None:

@@ -18,7 +18,7 @@ from effect_broker.api.documentation import (
     RESPONSES_SUBSCRIPTIONS,
     documented,
 )
-from effect_broker.api.events import TYPE_PATTERN, TYPES_MAX
+from effect_broker.api.events import TYPES_MAX
 from effect_broker.reading import PAGE_LIMIT_DEFAULT, PAGE_LIMIT_MAX, CursorInvalid
 from effect_broker.subscriptions import (
     DESCRIPTION_CHARS_MAX,
@@ -30,6 +30,7 @@ from effect_broker.subscriptions import (
 from effect_contracts.errors import NotFound, RequestMalformed
 from effect_contracts.event_stream import CURSOR_CHARS_MAX, EventFilter
 from effect_contracts.facts import EffectState
+from effect_contracts.trace.kinds import EventKind
 
 _EVENT_ID: Final = r"^[0-9a-f-]{36}\.[0-9]{1,10}\.[0-9a-f]{8}$"
 
@@ -42,6 +43,10 @@ router = APIRouter(
 
 def _state(value: object) -> object:
     return EffectState(value) if isinstance(value, str) else value
+
+
+def _kind(value: object) -> object:
+    return EventKind(value) if isinstance(value, str) else value
 
 
 def _printable(text: str) -> str:
@@ -57,7 +62,7 @@ class SubscriptionBody(BaseModel):
     model_config = STRICT
 
     url: str = Field(min_length=8, max_length=2048, repr=False)
-    types: list[Annotated[str, Field(pattern=TYPE_PATTERN)]] = Field(
+    types: list[Annotated[EventKind, BeforeValidator(_kind)]] = Field(
         default_factory=list, max_length=TYPES_MAX
     )
     states: list[Annotated[EffectState, BeforeValidator(_state)]] = Field(
@@ -70,7 +75,10 @@ class SubscriptionBody(BaseModel):
 
     def order(self) -> SubscriptionOrder:
         """Return what is asked for."""
-        wanted = EventFilter(frozenset(self.types), frozenset(state.value for state in self.states))
+        wanted = EventFilter(
+            frozenset(kind.value for kind in self.types),
+            frozenset(state.value for state in self.states),
+        )
         return SubscriptionOrder(self.url, wanted, self.description, self.after)
 
 

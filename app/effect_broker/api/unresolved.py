@@ -15,7 +15,7 @@ from effect_broker.unresolved import (
     REASONS,
     UnresolvedFilter,
 )
-from effect_contracts.errors import RequestMalformed
+from effect_contracts.errors import ParameterReason, RequestMalformed
 from effect_contracts.facts import EffectState
 
 # A hundred years: larger ages select the same, and the database's intervals end somewhere.
@@ -46,7 +46,8 @@ async def list_unresolved(
     whose key expires first comes first, then the oldest. `cursor` of one answer is the `cursor` of
     the next request, null on the last page."""
     if reason is not None and reason not in REASONS:
-        raise RequestMalformed(parameter="reason")
+        known = ", ".join(sorted(REASONS))
+        raise RequestMalformed(ParameterReason.CHOICE, parameter="reason", choices=known)
     filters = UnresolvedFilter(
         states=frozenset(status or ()),
         reason=reason,

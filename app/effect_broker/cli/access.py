@@ -13,11 +13,19 @@ import os
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from effect_broker.config import ConfigurationProblem, Role, Settings, load_settings
-from effect_broker.postgres.choice import ServerSource, home_directory, resolve_server
+from effect_broker.postgres.choice import (
+    HOME_NAME,
+    HOME_VARIABLE,
+    ServerSource,
+    holds_database,
+    home_directory,
+    resolve_server,
+)
 from effect_broker.postgres.container import ContainerPostgresError
 from effect_broker.postgres.embedded import EmbeddedPostgresError
 from effect_broker.store.pool import Pool, make_pool
@@ -107,6 +115,16 @@ def any_url(settings: Settings) -> bool:
     return any(settings.url(owner) for owner in Role)
 
 
+def _no_database(place: Path) -> str:
+    """Say where none was found, and what names another."""
+    if holds_database(place / HOME_NAME):
+        return f"there is no database in {place}: set {HOME_VARIABLE} to {place / HOME_NAME}"
+    return (
+        "no database: set EFFECT_BROKER_DATABASE_URL, or run `effect-broker up`, which makes one "
+        f"in {place}. The state directory of another project is named by {HOME_VARIABLE}"
+    )
+
+
 @contextmanager
 def logins() -> Iterator[Logins]:
     """Give the logins of this command; an embedded server runs at least as long as the block.
@@ -125,11 +143,9 @@ def logins() -> Iterator[Logins]:
             "…_WORKER_… and …_MIGRATE_… (the embedded server is for development)"
         )
     place = home_directory()
-    if not place.is_dir():
-        raise ConfigurationProblem(
-            f"no database: set EFFECT_BROKER_DATABASE_URL, or run `effect-broker up`, which makes "
-            f"one in {place}"
-        )
+    if not holds_database(place):
+        # To look is not to make one: an empty database would answer that there is nothing.
+        raise ConfigurationProblem(_no_database(place))
     choice = resolve_server(place, os.environ, sources=_OWN_SERVERS)
     try:
         url = choice.server.start()

@@ -22,6 +22,7 @@ from effect_broker.store.tenants import KeyRecord
 from effect_contracts.counting import counted
 from effect_contracts.document import ContractDocument
 from effect_contracts.document_rules import recovery_horizon_seconds
+from effect_contracts.expressions import unknown_keywords
 from effect_contracts.facts import SafetyClass
 from effect_contracts.secret_references import sending_secrets
 
@@ -127,8 +128,9 @@ def _durability(facts: ServerFacts) -> Findings:
     if facts.synchronous_commit == "off":
         yield fail(
             "synchronous_commit",
-            "synchronous_commit is off by default here: the broker's own sessions set it on, but "
-            "a submit inside a caller's transaction could be acknowledged and then lost",
+            "synchronous_commit is off by default here: the broker's own sessions set it on, and "
+            "so does a submit inside a caller's transaction, but what else commits beside them "
+            "can be acknowledged and then lost",
             "set synchronous_commit = on for the server, the database or the callers' roles",
         )
     else:
@@ -502,6 +504,13 @@ def _holes(document: ContractDocument, resolves: Callable[[str], bool]) -> Findi
             check, f"{named}: settlement_bound_seconds is 0, which says that a look-up sees every "
             "write at once, also one that is still on its way",
             "state a bound that you can prove; a second costs nothing",
+        )  # fmt: skip
+    strange = unknown_keywords(document.arguments)
+    if strange:
+        yield warn(
+            check, f"{named}: the schema of the arguments has members that JSON Schema does not "
+            f"know ({', '.join(strange[:5])}), and that check nothing",
+            "correct the spelling; what is meant for readers begins with x-",
         )  # fmt: skip
     if document.safety is SafetyClass.UNSAFE:
         many = sorted(_batches(document.arguments))

@@ -77,22 +77,30 @@ def apply(
             _print_readings(readings)
         complain("nothing was applied: mend the problems above first")
 
-    async def store(found: Logins) -> list[bool]:
-        """Whether each document was new; ends before the first that conflicts."""
-        new: list[bool] = []
+    async def store(found: Logins) -> list[tuple[bool, str | None]]:
+        """Whether each document was new, and what it took the place of; ends before the first
+        that conflicts."""
+        stored: list[tuple[bool, str | None]] = []
         async with opened(found.of(DatabaseRole.ADMIN)) as pool:
+            catalogue = Catalogue(pool)
+            known = await catalogue.contracts()
+            active = {r.tool: f"{r.name} {r.version}" for r in known if r.active}
             for document in documents:
+                named, before = f"{document.name} {document.version}", active.get(document.tool)
                 try:
-                    new.append(await Catalogue(pool).apply(document, activate=activate))
+                    new = await catalogue.apply(document, activate=activate)
                 except ContractConflict:
                     break
-        return new
+                stored.append((new, before if activate and before != named else None))
+                if activate:
+                    active[document.tool] = named
+        return stored
 
     with logins() as found:
-        new = run(store(found))
+        stored = run(store(found))
     bodies = [
-        _document_line(document) | {"new": is_new, "activated": activate}
-        for document, is_new in zip(documents, new, strict=False)
+        _document_line(document) | {"new": new, "activated": activate, "in_place_of": before}
+        for document, (new, before) in zip(documents, stored, strict=False)
     ]
     if as_json:
         print_json(bodies)
@@ -100,9 +108,11 @@ def apply(
         for body in bodies:
             what = "applied" if body["new"] else "unchanged"
             active = f", active for {body['tool']}" if activate else ", not activated"
-            print(f"{body['name']} {body['version']}: {what}{active}")
-    if len(new) < len(documents):
-        refused = documents[len(new)]
+            before = body["in_place_of"]
+            instead = "" if before is None else f" in place of {before}"
+            print(f"{body['name']} {body['version']}: {what}{active}{instead}")
+    if len(stored) < len(documents):
+        refused = documents[len(stored)]
         complain(
             f"{refused.name} {refused.version} is stored with other content, and a published "
             "version never changes: raise the version. It and what follows it was not applied"

@@ -17,7 +17,7 @@ from effect_broker.batches import EFFECTS_MAX, Batching, BatchRecord, Group
 from effect_broker.cli.access import Logins, logins, opened, plain, run
 from effect_broker.cli.desk import TenantOption, credential, desk, signer, text
 from effect_broker.cli.output import AsJson, complain, print_json, print_table
-from effect_broker.cli.resolve import evidence_item
+from effect_broker.cli.resolve import evidence_item, what_is_wrong
 from effect_broker.clock import new_id
 from effect_broker.resolving import Resolving
 from effect_broker.store.batches import PostgresBatches
@@ -199,8 +199,9 @@ def _statement(body: dict[str, Any]) -> Any:
     try:
         return BatchBody.model_validate(json.loads(json.dumps(body))).statement()
     except ValidationError as problem:
-        place = problem.errors(include_input=False, include_url=False)[0]["loc"]
-    complain(f"the decision cannot be taken: see {plain('.'.join(map(str, place)))}", 2)
+        # What differs from a statement on one effect by its name.
+        refusal = what_is_wrong(problem).replace("--reason", "--because")
+    complain(refusal, 2)
 
 
 def _show(whole: dict[str, Any], as_json: bool) -> None:

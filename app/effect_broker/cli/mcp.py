@@ -79,11 +79,14 @@ def proxy(
         async with AsyncBroker.from_environment(patience=PATIENCE) as broker:
             made = Proxy(read, broker, secrets)
             try:
-                await made.check()
+                unnamed = await made.check()
                 if check:
                     await made.check_contracts()
                     named = counted(len(read.tools), "tool is", "tools are")
                     typer.echo(f"{config}: good; {named} named")
+                    if unnamed:
+                        shown = (name if name.isprintable() else "?" for name in unnamed)
+                        typer.echo(f"refused, as they are not named: {', '.join(shown)}")
                 elif read.front is None:
                     await serve_stdio(made.server)
                 else:

@@ -184,12 +184,34 @@ def _statement(body: dict[str, Any]) -> Statement:
     try:
         return StatementBody.model_validate(json.loads(json.dumps(body))).statement()
     except ValidationError as problem:
-        place = problem.errors(include_input=False, include_url=False)[0]["loc"]
-    if place and place[-1] == "observed_at":
-        complain(
-            "--evidence: observed=MOMENT has to be there, with a time zone, such as "
-            "observed=2026-11-30T05:08:00Z: when you began to look",
-            2,
-        )
-    where = ".".join(str(part) for part in place) or "evidence"
-    complain(f"the statement cannot be taken: see {plain(where)}", 2)
+        refusal = what_is_wrong(problem)
+    complain(refusal, 2)
+
+
+# By the member of the statement, or of one item of its evidence. What no member is at fault for is
+# a rule between two of them.
+_RULES: Final = {
+    "decision_id": "--decision-id is 1 to 255 characters of printable ASCII without spaces",
+    "reason": "--reason is 1 to 2000 characters: why you are sure, for those who read it later",
+    "external_id": "--external-id is 1 to 255 printable characters",
+    "statement": "--external-id goes with --as committed alone: what does not exist has no id",
+    "kind": "--evidence: kind=WORD is one word of a-z, 0-9 and '_', such as kind=dashboard",
+    "observed_at": "--evidence: observed=MOMENT has to be there, with a time zone, such as "
+    "observed=2026-11-30T05:08:00Z: when you began to look",
+    "reference": "--evidence: ref=WHERE is 1 to 2048 characters: where it can be seen again",
+    "digest": "--evidence: digest is sha256: and 64 hexadecimal digits",
+    "item": "--evidence: each has ref=WHERE or digest=sha256:…, and a note of 2000 bytes at most",
+    "causes": "--cause is 1 to 500 characters",
+    "remedies": "--remedy is 1 to 500 characters",
+}
+
+
+def what_is_wrong(problem: ValidationError) -> str:
+    """Say which option of a statement is at fault and what it takes, without its value."""
+    place = problem.errors(include_input=False, include_url=False)[0]["loc"]
+    last = place[-1] if place else "statement"
+    if isinstance(last, int):
+        last = "item" if place[0] == "evidence" else place[0]
+    rule = _RULES.get(str(last))
+    where = ".".join(str(part) for part in place)
+    return rule or f"the statement cannot be taken: see {plain(where)}"

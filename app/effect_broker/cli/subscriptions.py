@@ -30,6 +30,7 @@ from effect_contracts.counting import counted
 from effect_contracts.errors import InvalidRequest, LimitReached, NotFound, RequestMalformed
 from effect_contracts.event_stream import EventFilter
 from effect_contracts.facts import EffectState
+from effect_contracts.trace.kinds import EventKind
 
 app = typer.Typer(
     help="Who is told of events by signed webhooks, and how that goes.", no_args_is_help=True
@@ -66,7 +67,7 @@ async def _counter(found: Logins, tenant: str | None) -> AsyncIterator[_Counter]
 def create(
     url: Annotated[str, typer.Argument(help="Where events are posted to; https.")],
     type_: Annotated[
-        list[str] | None, typer.Option("--type", help="Of this type; may be given again.")
+        list[EventKind] | None, typer.Option("--type", help="Of this type; may be given again.")
     ] = None,
     state: Annotated[
         list[EffectState] | None,
@@ -82,7 +83,9 @@ def create(
     """Deliver a tenant's events to a URL. The secret that signs them is shown this once."""
     if len(description) > DESCRIPTION_CHARS_MAX or not (description + " ").isprintable():
         complain(f"--description is at most {DESCRIPTION_CHARS_MAX} printable characters", 2)
-    wanted = EventFilter(frozenset(type_ or ()), frozenset(s.value for s in state or ()))
+    wanted = EventFilter(
+        frozenset(t.value for t in type_ or ()), frozenset(s.value for s in state or ())
+    )
     order = SubscriptionOrder(url, wanted, description, after)
 
     async def work(found: Logins) -> tuple[SubscriptionRecord, str]:
@@ -94,8 +97,8 @@ def create(
             record, secret = run(work(found))
         except InvalidRequest:
             complain(
-                "nothing may be posted to this URL: it is https with a host whose address is "
-                "public, or in EFFECT_BROKER_EVENT_NETWORKS of this command, of the API and of "
+                "nothing may be posted to this URL: it has to be https with a host whose address "
+                "is public, or in EFFECT_BROKER_EVENT_NETWORKS of this command, of the API and of "
                 "the workers; no user and no fragment", 2,
             )  # fmt: skip
         except RequestMalformed:

@@ -159,7 +159,7 @@ def show(listing: _Listing) -> None:
     for name in _reasons(page):
         words = _words(name)
         print(f"{name}: {words.meaning}")
-        print(f"  do: {words.remedy or 'nothing; the broker goes on by itself.'}")
+        print(f"  do: {words.remedy or _by_itself(page, name)}")
     if any(effect.permitted for effect in page.effects):
         print("What you find is recorded with `effect-broker effects resolve ID`:")
         for line in _resolutions(page):
@@ -233,7 +233,7 @@ def _next(effect: UnresolvedEffect) -> str:
     step = effect.next_step
     if step is None:
         if effect.alert is not None:
-            return "-"
+            return "a person"  # it is final; that somebody has looked is what is missing
         return "when the hold ends" if effect.reasons[0] in _LIFTED else "a person"
     left = (step.at - effect.now).total_seconds()
     if left < -1:
@@ -243,6 +243,16 @@ def _next(effect: UnresolvedEffect) -> str:
 
 def _reasons(page: UnresolvedPage) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for effect in page.effects for name in _shown(effect)))
+
+
+def _by_itself(page: UnresolvedPage, name: str) -> str:
+    """What to do for a reason that asks for nothing: nothing, unless another reason does."""
+    steps = {effect.next_step is not None for effect in page.effects if name in _shown(effect)}
+    if steps == {True}:
+        return "nothing; the broker goes on by itself."
+    if steps == {False}:
+        return "what its other reason says."
+    return "nothing where NEXT names a step; else what its other reason says."
 
 
 def _words(name: str) -> Words:

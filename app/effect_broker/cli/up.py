@@ -425,6 +425,8 @@ def _announce(broker: _Broker, workers: int, as_json: bool) -> None:
         f"  tenant  {broker.tenant}, {counted(workers, 'worker')}",
         f"  tools   {', '.join(broker.tools)}",
         f"  state   {broker.home} (logs in {_LOGS_NAME}/)",
+        f"  console {broker.url}/console; a key for it: `effect-broker keys create --tenant "
+        f"{broker.tenant} --scope read --scope operate`",
         *([f"  direct  {shlex.quote(broker.direct_url)}"] if broker.direct_url else []),
         "",
         "Paste this into another terminal; pasted again, it is a replay and no second charge:",

@@ -85,8 +85,11 @@ class Proxy:
             on_subscriptions_listen=ListenHandler(self._bus),
         )
 
-    async def check(self) -> None:
+    async def check(self) -> tuple[str, ...]:
         """See that the upstream is there, and has the tools that the configuration names.
+
+        Returns:
+            The tools of the upstream that will be refused, since it does not name them.
 
         Raises:
             ConfigurationProblem: says what does not fit.
@@ -108,6 +111,10 @@ class Proxy:
                 problems += [] if problem is None else [f"/tools/{name}: {problem}"]
         if problems:
             raise ConfigurationProblem("; ".join(problems))
+        if not self._config.strict:
+            return ()
+        unnamed = (tool for name, tool in sorted(tools.items()) if name not in self._config.tools)
+        return tuple(tool.name for tool in unnamed if not self._claims(tool))
 
     async def check_contracts(self) -> None:
         """See that the broker has a contract for every tool that is to become an effect.
@@ -224,12 +231,13 @@ class Proxy:
             tools = await self._upstream.all_tools()
         except (UpstreamLost, MCPError):
             return False
-        return any(
-            tool.name == name
-            and tool.annotations is not None
-            and tool.annotations.read_only_hint is True
-            for tool in tools
-        )
+        return any(tool.name == name and self._claims(tool) for tool in tools)
+
+    def _claims(self, tool: Tool) -> bool:
+        """Whether the upstream says that a tool only reads, where that counts."""
+        hints = tool.annotations
+        told = hints is not None and hints.read_only_hint is True
+        return told and self._config.trust_read_only_hint
 
     async def _passed(self, params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
         meta: Any = {

@@ -27,6 +27,8 @@ _STANDING_METHOD: Final = "subscriptions/listen"
 _EVENTS: Final = "text/event-stream"
 # After the session has given up a call, its answer is still read for so long.
 _GRACE_SECONDS: Final = 5.0
+# The farewell to a session is a courtesy.
+_FAREWELL_SECONDS: Final = 2.0
 
 
 def on_pipes(program: Runnable, bytes_max: int) -> AbstractAsyncContextManager[TransportStreams]:
@@ -79,7 +81,8 @@ class _PlainTransport(httpx2.AsyncBaseTransport):
             if response.headers.get("content-type", "").startswith(_EVENTS):
                 return response
             return bounded(response, self._bytes_max)
-        until = asyncio.get_running_loop().time() + self._answer_seconds
+        seconds = _FAREWELL_SECONDS if request.method == "DELETE" else self._answer_seconds
+        until = asyncio.get_running_loop().time() + seconds
         async with _ending(until):
             response = await self._inner.handle_async_request(request)
         assert isinstance(response.stream, httpx2.AsyncByteStream)

@@ -24,6 +24,8 @@ URL_VARIABLE = "EFFECT_BROKER_DATABASE_URL"
 HOME_VARIABLE = "EFFECT_BROKER_HOME"
 HOME_NAME = ".effect-broker"
 PROJECT_MARKS = (".git", "pyproject.toml")
+# What the embedded server and the container leave in a state directory.
+_KEPT = ("postgres", "container")
 URL_SCHEMES = ("postgresql://", "postgres://")
 
 
@@ -86,6 +88,13 @@ def state_directory(environment: Mapping[str, str], current: Path) -> Path:
         if (directory / HOME_NAME).is_dir() or any((directory / m).exists() for m in PROJECT_MARKS):
             return directory / HOME_NAME
     return here / HOME_NAME
+
+
+def holds_database(home: Path) -> bool:
+    """Whether a state directory has a database of its own, running or not."""
+    # The first is a link where root keeps the files elsewhere; one that leads nowhere is for
+    # `start` to say.
+    return any((home / kept).exists() or (home / kept).is_symlink() for kept in _KEPT)
 
 
 def home_directory() -> Path:

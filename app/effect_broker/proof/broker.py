@@ -20,7 +20,7 @@ from effect_broker import faultpoints
 from effect_broker.durable import migrate_dbos
 from effect_broker.faultpoints import FaultAction, FaultPoint
 from effect_broker.keyring import ENV_KEY_RING_FILE, new_key_ring
-from effect_broker.proof.stack import ManagedProcess, Stack
+from effect_broker.proof.stack import ManagedProcess, Stack, state_of
 from effect_broker.proof.target.process import TargetProcess
 from effect_broker.store.catalogue import Catalogue
 from effect_broker.store.migrate import migrate
@@ -220,11 +220,13 @@ class ProofBroker:
         faultpoints.arm(self.stack.faults, point, action)
 
     def wait_fired(self, point: FaultPoint, action: FaultAction = FaultAction.KILL) -> int:
-        """Return the id of the process that has met the armed point."""
+        """Return the id of the process that has met the armed point; one to be killed is dead."""
 
         def seen() -> int | None:
             met = faultpoints.fired(self.stack.faults, point, action)
-            return met[0] if met else None
+            # It says so first, and may be held up before it does it.
+            late = met and action is FaultAction.KILL and state_of(met[0]) not in {None, "Z"}
+            return met[0] if met and not late else None
 
         pid = wait_until(seen, f"{point} fired")
         for path in self.stack.faults.glob(f"{point}.{action}.fired.*"):

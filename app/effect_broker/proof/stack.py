@@ -67,6 +67,14 @@ launch: Launch = interpreter
 """How every process of a stack is started; tests fork them from an interpreter that is warm."""
 
 
+def state_of(pid: int) -> str | None:
+    """Return the kernel's word for a process (Z: dead, T: stopped), None where there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
 class ManagedProcess:
     """One process of the broker.
 
@@ -177,11 +185,7 @@ class ManagedProcess:
     @property
     def stopped(self) -> bool:
         """Whether the process is stopped by a signal (Linux)."""
-        try:
-            stat = Path(f"/proc/{self._process.pid}/stat").read_text()
-        except FileNotFoundError:
-            return False
-        return stat.rpartition(")")[2].split()[0] == "T"
+        return state_of(self._process.pid) == "T"
 
 
 class Stack:

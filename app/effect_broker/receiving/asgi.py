@@ -111,6 +111,7 @@ class IdempotentASGI:
         self._store = store
         self._scope_of = scope_of
         self._header = header.lower().encode("ascii")
+        self._named = f"the header {header}"
         self._methods = frozenset(method.upper() for method in methods)
         self._paths = None if paths is None else tuple(path.rstrip("/") for path in paths)
         self._required = required
@@ -157,7 +158,7 @@ class IdempotentASGI:
             return await _refuse(send, Refusal.UNAUTHENTICATED)
         keys = self._keys(scope)
         if not keys:
-            return await _refuse(send, Refusal.KEY_MISSING)
+            return await _refuse(send, Refusal.KEY_MISSING, f"It goes into {self._named}.")
         key = keys[0].decode("latin-1")
         if len(keys) > 1 or not key_is_valid(key):
             return await _refuse(send, Refusal.KEY_INVALID)
@@ -339,11 +340,12 @@ def _tell(failed: Failed, answer: _Answer) -> None:
     told_failure(failed.error, not_done=failed.not_done, what=what)
 
 
-async def _refuse(send: Send, reason: Refusal) -> None:
+async def _refuse(send: Send, reason: Refusal, place: str = "") -> None:
     more = []
     if reason in _COMES_AGAIN:
         more = [(b"retry-after", str(RETRY_AFTER_SECONDS).encode())]
-    await _problem(send, _STATUS[reason], reason.value, SENTENCES[reason], more)
+    detail = f"{SENTENCES[reason]} {place}".rstrip()
+    await _problem(send, _STATUS[reason], reason.value, detail, more)
 
 
 async def _problem(

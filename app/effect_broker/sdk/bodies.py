@@ -68,7 +68,10 @@ def moment_text(at: object, field: str) -> str | None:
     if at is None:
         return None
     if not isinstance(at, datetime) or at.tzinfo is None:
-        raise refused(InvalidRequest(RequestReason.FORMAT, field=field))
+        raise refused(
+            InvalidRequest(RequestReason.FORMAT, field=field),
+            "A moment is a datetime with a time zone, such as datetime.now(timezone.utc).",
+        )
     return at.isoformat()
 
 
@@ -81,7 +84,11 @@ def id_of(effect: EffectRef, field: str = "/effect_id") -> UUID:
         return UUID(effect)
     except (ValueError, AttributeError, TypeError):
         pass
-    raise refused(InvalidRequest(RequestReason.FORMAT, field=field))
+    raise refused(
+        InvalidRequest(RequestReason.FORMAT, field=field),
+        "An effect is an `Effect` or its id, which is a UUID. By its operation key it is found by "
+        "submitting the same request again.",
+    )
 
 
 def id_text(effect: EffectRef | None, field: str) -> str | None:
@@ -125,5 +132,8 @@ def checked_external_id(text: object) -> str | None:
         return None
     plain = isinstance(text, str) and all("!" <= character <= "~" for character in text)
     if not isinstance(text, str) or not plain or not 1 <= len(text) <= _EXTERNAL_ID_CHARS_MAX:
-        raise refused(InvalidRequest(RequestReason.FORMAT, field="/external_id"))
+        raise refused(
+            InvalidRequest(RequestReason.FORMAT, field="/external_id"),
+            "An external id is a text of 1 to 255 characters of printable ASCII without spaces.",
+        )
     return text

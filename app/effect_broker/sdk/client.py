@@ -45,6 +45,7 @@ from effect_broker.sdk.patience import (
     Clock,
     Deadline,
     Until,
+    checked_seconds,
     pause_seconds,
     poll_seconds,
     rest_seconds,
@@ -106,7 +107,7 @@ class AsyncBroker:
         answer_time: timedelta = ANSWER_TIME,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        seconds = answer_time.total_seconds()
+        seconds = checked_seconds(answer_time, "answer_time")
         if seconds <= 0:
             raise NotConfigured("The time for an answer has to be more than nothing.")
         transport = HttpTransport(base_url, api_key, tls=tls, answer_seconds=seconds)
@@ -150,7 +151,9 @@ class AsyncBroker:
             NotConfigured: names what is missing.
         """
         key = variable_of(os.environ, ENV_API_KEY) if api_key is None else api_key
-        transport = postgres_transport(url, key, key_ring, answer_time.total_seconds())
+        transport = postgres_transport(
+            url, key, key_ring, checked_seconds(answer_time, "answer_time")
+        )
         made = cls.over(transport, patience=patience, clock=SystemClock())
         made._joins = Joins(transport, key_ring)
         return made
@@ -165,7 +168,7 @@ class AsyncBroker:
     def _open(self, transport: Transport, patience: timedelta, clock: Clock) -> None:
         self._transport = transport
         self._joins = Joins(transport)
-        self._patience_seconds = patience.total_seconds()
+        self._patience_seconds = checked_seconds(patience, "patience")
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False

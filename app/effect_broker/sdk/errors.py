@@ -229,7 +229,11 @@ def error_of(status: int, body: object, retry_after: str | None = None) -> Broke
             return RateLimited("Something before the broker refuses so many requests.", told)
         if status in _PASSING_STATUSES:
             return Unavailable(f"The broker was not reached: status {status} came instead.", told)
-        return NotUnderstood(f"Status {status} without the broker's problem body.", told)
+        return NotUnderstood(
+            f"Status {status} without the broker's problem body: what answers at this URL is no "
+            "effect-broker, or something before it does.",
+            told,
+        )
     members = {**body, "status": status}
     if seconds is not None:
         members["retry_after_seconds"] = seconds
@@ -238,9 +242,14 @@ def error_of(status: int, body: object, retry_after: str | None = None) -> Broke
     return kind(detail if isinstance(detail, str) else "The broker gave no detail.", members)
 
 
-def refused(error: EffectError) -> RequestRefused:
-    """Return the SDK's error for a request that the protocol's own rules refuse unsent."""
-    return RequestRefused(error.detail, problem(error))
+def refused(error: EffectError, said: str | None = None) -> RequestRefused:
+    """Return the SDK's error for a request that the protocol's own rules refuse unsent.
+
+    Args:
+        said: in the words of Python, where those of the protocol speak of its JSON.
+    """
+    detail = error.detail if said is None else said
+    return RequestRefused(detail, {**problem(error), "detail": detail})
 
 
 def _kind_of(code: str, status: int) -> type[BrokerError]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import inspect
 import os
 import ssl
 import threading
@@ -43,6 +44,10 @@ P = ParamSpec("P")
 
 # Connections are closed in far less; a loop that does not end must not hold up its caller.
 _END_SECONDS: Final = 5.0
+
+_FOR_PLAIN: Final = (
+    "`Broker.{}` takes a plain function, and this one is to be awaited: `AsyncBroker` awaits it"
+)
 
 
 class Broker:
@@ -182,10 +187,20 @@ class Broker:
         external_id: str | None = None,
         trace_id: str | None = None,
     ) -> Transacted[T]:
-        """Carry out an effect by your own statements, once. See `AsyncBroker.transact`."""
+        """Carry out an effect by your own statements, once. See `AsyncBroker.transact`.
+
+        Raises:
+            TypeError: `body` gave something to await, so that it has done nothing; no receipt
+                stands. And as `AsyncBroker.transact`.
+        """
 
         async def carried_out() -> T:
-            return body()
+            returned = body()
+            if inspect.isawaitable(returned):
+                if inspect.iscoroutine(returned):
+                    returned.close()
+                raise TypeError(f"{_FOR_PLAIN.format('transact')}; nothing was carried out.")
+            return returned
 
         asked = submit_body(tool, arguments, operation_key, trace_id)
         told = checked_external_id(external_id)
@@ -248,8 +263,21 @@ class Broker:
         key: Callable[..., str],
         arguments: Callable[..., Mapping[str, Any]] | None = None,
     ) -> Callable[[Callable[Concatenate[Performance, P], T]], Callable[P, PerformOutcome]]:
-        """Return a decorator: the function performs the effect. See `AsyncBroker.performed`."""
-        return performed(self, tool, key, arguments)
+        """Return a decorator: the function performs the effect. See `AsyncBroker.performed`.
+
+        Raises:
+            TypeError: the function that is decorated is one of coroutines, which would not run.
+        """
+        decorate = performed(self, tool, key, arguments)
+
+        def decorate_plain(
+            function: Callable[Concatenate[Performance, P], T],
+        ) -> Callable[P, PerformOutcome]:
+            if inspect.iscoroutinefunction(function):
+                raise TypeError(f"{_FOR_PLAIN.format('performed')}.")
+            return decorate(function)
+
+        return decorate_plain
 
     def reconcile(self, effect: EffectRef) -> Effect:
         """Ask the broker to look at the target now. See `AsyncBroker.reconcile`."""

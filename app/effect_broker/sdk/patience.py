@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final, Protocol, TypeAlias
 
 from effect_broker.clock import new_id, utc_now
-from effect_broker.sdk.errors import refused
+from effect_broker.sdk.errors import NotConfigured, refused
 from effect_broker.sdk.results import Effect
 from effect_contracts.backoff import exponential_seconds, jittered_seconds
 from effect_contracts.errors import InvalidRequest, RequestReason
@@ -61,7 +61,10 @@ class Until:
             case datetime() if deadline.tzinfo is not None:
                 left = (deadline - utc_now()).total_seconds()
             case _:
-                raise refused(InvalidRequest(RequestReason.FORMAT, field="/deadline"))
+                raise refused(
+                    InvalidRequest(RequestReason.FORMAT, field="/deadline"),
+                    "A deadline is a timedelta from now, or a datetime with a time zone.",
+                )
         self._at = clock.boot_seconds() + left
 
     def left_seconds(self) -> float:
@@ -72,6 +75,17 @@ class Until:
     def over(self) -> bool:
         """Whether nothing can be asked any more that is answered in time."""
         return self.left_seconds() <= ANSWER_MARGIN_SECONDS
+
+
+def checked_seconds(given: object, name: str) -> float:
+    """Return the seconds of a time that a client was made with; a bare number has no unit.
+
+    Raises:
+        NotConfigured: it is no timedelta, or less than nothing.
+    """
+    if not isinstance(given, timedelta) or given < timedelta(0):
+        raise NotConfigured(f"`{name}` is a timedelta, such as timedelta(seconds=10).")
+    return given.total_seconds()
 
 
 def pause_seconds(step: int) -> float:

@@ -257,6 +257,7 @@ class AsyncPerformance:
 
     async def _ask(self) -> Self:
         asked_at, broker, token = 0.0, self._broker, self._token
+        broker._check_open()
         body = body_of({**self._members, "election": token})
 
         def ask() -> Awaitable[Body]:

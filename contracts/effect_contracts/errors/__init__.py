@@ -94,6 +94,7 @@ from effect_contracts.problem_codes import PROBLEM_TYPE_PREFIX as PROBLEM_TYPE_P
 from effect_contracts.problem_codes import ProblemCode as ProblemCode
 from effect_contracts.problem_codes import status_of as status_of
 from effect_contracts.reasons import OperationKeyReason as OperationKeyReason
+from effect_contracts.reasons import ParameterReason as ParameterReason
 from effect_contracts.reasons import PayloadReason as PayloadReason
 from effect_contracts.reasons import RequestReason as RequestReason
 

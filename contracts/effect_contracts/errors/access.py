@@ -25,7 +25,8 @@ class Forbidden(AccessError):
     code = ProblemCode.FORBIDDEN
 
     def __init__(self, *, scope: str | None = None) -> None:
-        super().__init__("This API key may not do this.", extras={"scope": scope})
+        wanted = "" if scope is None else f": it lacks the scope '{scope}'"
+        super().__init__(f"This API key may not do this{wanted}.", extras={"scope": scope})
 
 
 class SecondPersonRequired(AccessError):

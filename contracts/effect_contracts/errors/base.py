@@ -49,6 +49,8 @@ class EffectError(Exception):
 
     def __str__(self) -> str:
         place = f" (at {self.field or 'the root'})" if self.field is not None else ""
+        if self.field is None and "offset" in self.extras:
+            place = f" (at byte {self.extras['offset']})"  # where there is no value yet
         return f"{self.code}: {self.detail}{place}"
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from effect_contracts.errors.base import EffectError
 from effect_contracts.problem_codes import ProblemCode
 from effect_contracts.reasons import (
     OPERATION_KEY_SENTENCES,
+    PARAMETER_SENTENCES,
     PAYLOAD_SENTENCES,
     REQUEST_SENTENCES,
     OperationKeyReason,
+    ParameterReason,
     PayloadReason,
     RequestReason,
 )
+
+# Keywords whose names alone do not say what is wrong.
+_ARGUMENT_SENTENCES: Final = {
+    "required": "The arguments lack a member that the contract's schema requires.",
+    "additionalProperties": "The arguments have a member that the contract's schema does not know.",
+    "forbidden": "The arguments have a member that the contract forbids.",
+}
 
 
 class RequestError(EffectError):
@@ -19,15 +30,33 @@ class RequestError(EffectError):
 
 
 class RequestMalformed(RequestError):
-    """The envelope is unreadable: a header, query or path parameter named by `parameter`."""
+    """The envelope is unreadable: a header, query or path parameter named by `parameter`.
+
+    `limit` is what a number may be at least or at most, `choices` are what the operation knows.
+    """
 
     code = ProblemCode.REQUEST_MALFORMED
 
-    def __init__(self, *, parameter: str | None = None) -> None:
-        super().__init__(
-            "The request cannot be read as this operation asks for it.",
-            extras={"parameter": parameter},
-        )
+    def __init__(
+        self,
+        reason: ParameterReason | None = None,
+        *,
+        parameter: str | None = None,
+        limit: int | None = None,
+        choices: str | None = None,
+    ) -> None:
+        if reason is None and parameter is not None:
+            reason = ParameterReason.FORMAT
+        detail = "The request cannot be read as this operation asks for it."
+        if reason is not None:
+            detail = PARAMETER_SENTENCES[reason]
+        if limit is not None:
+            detail += f" The limit is {limit}."
+        if choices is not None:
+            detail += f" There are {choices}."
+        said = None if reason is None else reason.value
+        extras = {"parameter": parameter, "reason": said, "limit": limit}
+        super().__init__(detail, extras=extras)
 
 
 class MethodNotAllowed(RequestError):
@@ -90,8 +119,9 @@ class InvalidPayload(RequestError):
         offset_bytes: int | None = None,
         limit: int | None = None,
     ) -> None:
+        bound = "" if limit is None else f" The limit is {limit}."
         super().__init__(
-            PAYLOAD_SENTENCES[reason],
+            PAYLOAD_SENTENCES[reason] + bound,
             field=field,
             extras={"reason": reason.value, "offset": offset_bytes, "limit": limit},
         )
@@ -129,17 +159,18 @@ class InvalidOperationKey(RequestError):
 class InvalidArguments(RequestError):
     """The arguments break the contract's JSON Schema.
 
-    `field` points at the value, `keyword` is the schema keyword that failed (`required`, `type`).
+    `field` points at the value, `keyword` is the schema keyword that failed (`required`, `type`),
+    `expected` the type or the number that the schema gives it.
     """
 
     code = ProblemCode.INVALID_ARGUMENTS
 
-    def __init__(self, *, field: str, keyword: str) -> None:
-        super().__init__(
-            f"The arguments break the contract's schema by its keyword '{keyword}'.",
-            field=field,
-            extras={"keyword": keyword},
-        )
+    def __init__(self, *, field: str, keyword: str, expected: str | None = None) -> None:
+        detail = _ARGUMENT_SENTENCES.get(keyword)
+        if detail is None:
+            asks = "" if expected is None else f", which asks for {expected}"
+            detail = f"The arguments break the contract's schema by its keyword '{keyword}'{asks}."
+        super().__init__(detail, field=field, extras={"keyword": keyword, "expected": expected})
 
 
 class UnknownTool(RequestError):

@@ -9,8 +9,8 @@ down_revision = "0032"
 
 
 def upgrade() -> None:
-    """Put one function in the place of its former self."""
-    run_sql_files("0033_told_by_callers")
+    """Check what is told by callers, and let holds be locked by the broker alone."""
+    run_sql_files("0033_told_by_callers", "0033_hold_gates")
 
 
 def downgrade() -> None:
