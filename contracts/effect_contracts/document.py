@@ -357,7 +357,7 @@ class ContractDocument(Section):
             InvalidArguments: as there. CheckTooCostly: it would take more than `work`.
         """
         for pointer in self.forbidden:
-            if next(_places(arguments, pointer_tokens(pointer), work), None) is not None:
+            if any(True for _ in _places(arguments, pointer_tokens(pointer), work)):
                 raise InvalidArguments(field=pointer, keyword="forbidden")
         mismatches = self.arguments_schema.mismatches(arguments, work, count_max=20)
         if not mismatches:

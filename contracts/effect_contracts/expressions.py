@@ -178,6 +178,12 @@ class UrlExpansionError(Exception):
         self.variable = variable
 
 
+def _filled(template: str) -> str:
+    """Return the template with a letter for each expression. The sign that an operator writes
+    stays before it, since it may be what ends the host or the path."""
+    return _TEMPLATE_PART.sub("x", re.sub(r"\{([/?])", r"\1{", template))
+
+
 def is_loopback(host: str) -> bool:
     """Whether `host` is this machine by its spelling alone; names are not resolved."""
     if host.lower() == "localhost":
@@ -190,7 +196,7 @@ def is_loopback(host: str) -> bool:
 
 def origin_of(url: str) -> str:
     """Return scheme, host and port of an absolute URL (or template), default ports left out."""
-    parts = urlsplit(_TEMPLATE_PART.sub("x", url))
+    parts = urlsplit(_filled(url))
     host = parts.hostname or ""
     shown = f"[{host}]" if ":" in host else host
     default = {"http": 80, "https": 443}.get(parts.scheme)
@@ -243,7 +249,7 @@ def _checked_url(template: str) -> str:
                 f"'{{{expression}}}' is not an expression of RFC 6570 over names such as "
                 "{customer.id}, {key} or {?limit}"
             )
-    if _dot_segment(_TEMPLATE_PART.sub("x", template)):
+    if _dot_segment(_filled(template)):
         raise ValueError("the path of a URL has no '.' or '..' segments")
     return template
 

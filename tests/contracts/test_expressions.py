@@ -155,6 +155,11 @@ def test_no_other_machine_is(host: str) -> None:
         ("https://A.example:1/{x}/y", "https://a.example:1"),
         ("https://[::1]:8443/", "https://[::1]:8443"),
         ("ftp://a.example:21/", "ftp://a.example:21"),
+        # What stands right behind the host is no part of it.
+        ("https://a.example{/x}", "https://a.example"),
+        ("https://a.example{?x,y}", "https://a.example"),
+        ("http://a.example:8080{/x}{?y}", "http://a.example:8080"),
+        ("https://[::1]:8443{?x}", "https://[::1]:8443"),
     ],
 )
 def test_an_origin_is_scheme_host_and_port(url: str, origin: str) -> None:
@@ -195,6 +200,8 @@ def test_an_origin_is_scheme_host_and_port(url: str, origin: str) -> None:
         ("https://a.example/../x", "'.' or '..'"),
         ("https://a.example/%2E%2e/x", "'.' or '..'"),
         ("https://a.example/x/.", "'.' or '..'"),
+        ("https://a.example/x/.{?y}", "'.' or '..'"),
+        ("https://a.example/..{/y}", "'.' or '..'"),
         ("https://a.example/" + "a" * 2048, "at most 2048"),
     ],
 )
@@ -229,6 +236,20 @@ def test_variables_are_named_in_order_each_once() -> None:
 def test_a_value_is_written_as_in_canonical_json(value: Any, text: str) -> None:
     url = expand_url("https://a.example/{a.b}", {"a": {"b": value}}, "k")
     assert url == f"https://a.example/{text}"
+
+
+@pytest.mark.parametrize(
+    ("template", "url"),
+    [
+        ("https://a.example{/x}", "https://a.example/1"),
+        ("https://a.example{?x}", "https://a.example?x=1"),
+        ("https://a.example:8443{/x,x}{?x}", "https://a.example:8443/1/1?x=1"),
+        ("https://a.example/a.{x}", "https://a.example/a.1"),
+    ],
+)
+def test_an_expression_may_stand_right_behind_the_host(template: str, url: str) -> None:
+    assert taken(UrlTemplate, template) == template
+    assert expand_url(template, {"x": 1}, "k") == url
 
 
 def test_key_and_operation_are_no_arguments() -> None:

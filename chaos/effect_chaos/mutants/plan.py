@@ -104,7 +104,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.patterns": (f"{_CONTRACTS}test_patterns*.py", _VALUES),
     "effect_contracts.pointers": (f"{_CONTRACTS}test_pointers.py", _VALUES),
     "effect_contracts.receipts": (f"{_CONTRACTS}test_core_*.py", *_STEPS, *_CHECK),
-    "effect_contracts.retention": (f"{_CONTRACTS}test_core_*.py", *_DOCUMENT, *_STEPS),
+    "effect_contracts.retention": (f"{_CONTRACTS}test_retention.py", _VALUES),
     "effect_contracts.section": (f"{_CONTRACTS}test_section*.py", _VALUES),
     "effect_contracts.smtp_settings": _CLIENTS,
     "effect_contracts.turn": (f"{_CONTRACTS}test_pacing.py",),
