@@ -173,7 +173,7 @@ def test_fc_37_a_claim_cut_in_its_commit_is_read_back_and_sent_once(
     ledger_case: Case, proxy: DatabaseProxy, phase: CutPhase
 ) -> None:
     offer = ledger_case.offer("unsafe", attempt_deadline_seconds=PATIENT_SECONDS)
-    cut = proxy.cut(WORKER, phase)
+    cut = proxy.cut(WORKER, phase, "start_first_attempt")  # the whole transaction
     effect_id = offer.submit()
     assert cut.wait(30)
     offer.judge(effect_id, state="succeeded", requests=1, effects=1)

@@ -111,9 +111,10 @@ def asked(operation: Any, mode: GenerationMode, served: Served) -> Callable[[], 
         if known:
             for name in case.path_parameters or {}:
                 case.path_parameters[name] = served.ids.get(name, [case.path_parameters[name]])[0]
-        wait = (case.query or {}).get("wait")
-        if isinstance(wait, int | float) and not isinstance(wait, bool):
-            case.query["wait"] = min(wait, WAIT_SECONDS_MAX)
+        for name in ("wait", "wait_seconds"):
+            wait = (case.query or {}).get(name)
+            if isinstance(wait, int | float) and not isinstance(wait, bool):
+                case.query[name] = min(wait, WAIT_SECONDS_MAX)
         answer = case.call(
             base_url=served.url,
             session=session,

@@ -253,6 +253,15 @@ async def test_what_is_refused_for_good_is_a_dead_letter_and_can_be_delivered_ag
         (letter,) = page.letters
         assert (letter.sequence, letter.tries, letter.code) == (1, 3, "receiver_failed")
         assert letter.status == 500
+        # Failing until the delivery that the receiver has seen already is written down.
+        active = (
+            "SELECT count(*) FROM effect_broker.event_subscriptions"
+            " WHERE subscription_id = %s AND failing_since IS NULL"
+        )
+        await until(
+            lambda: ground.superuser.execute(active, [record.subscription_id]).fetchone() == (1,),
+            "the success is written",
+        )
         numbers = await PostgresLedgerNumbers(ground.worker_pool).ledger_numbers(1000)
         told = {(n.measure, n.state): n.value for n in numbers}
         assert told["event_deliveries", "dead"] == 1
