@@ -169,6 +169,7 @@ async def _taken(ground: Ground) -> tuple[_Taken, _Taken, float]:
     count = ground.count(600 * ground.rounds, 2 * TURN)
     with _Ledger(other) as ledger, psycopg.connect(url, autocommit=True) as superuser:
         superuser.execute("CREATE EXTENSION pg_stat_statements")
+        superuser.execute("SELECT pg_stat_statements_reset()")  # the migration named them too
         api = _as_role(url, DatabaseRole.API)
         async with AsyncBroker.on_postgres(api, api_key=api_key, key_ring=ring) as broker:
             await taken.turns(broker, bare, ledger, count, "disk")
