@@ -75,7 +75,7 @@ class _Run:
         self._rate("bare_dbos", bare.drain(f"{prefix}d", drained))
         broker.settle_rest()
         self._rate("broker", broker.drain(f"{prefix}d", drained))
-        singles = count(40)
+        singles = count(100)
         self._note("bare_dbos_one", bare.one_by_one(f"{prefix}o", singles))
         self._note("broker_one", broker.one_by_one(f"{prefix}o", singles))
 

@@ -125,13 +125,14 @@ class AsyncPerformance:
             "arguments": plain(arguments),
             "trace_id": trace_id,
         }
-        body_of(self._members)  # what cannot be asked is refused here, where it was given
-        self._open = False
+        self._open = self._used = False
         self._begin_anew()
 
     def _begin_anew(self) -> None:
         """Of one block nothing is left to the next: another token is another election."""
         self._token = secrets.token_urlsafe(_TOKEN_BYTES)
+        # Also where it was given, so that what cannot be asked is refused there.
+        self._body = body_of({**self._members, "election": self._token})
         self._effect: Effect | None = None
         self._lease: _Lease | None = None
         self._extending: asyncio.Task[None] | None = None
@@ -252,8 +253,9 @@ class AsyncPerformance:
     async def __aenter__(self) -> Self:
         if self._open:
             raise RuntimeError("One block of a performance at a time; perform() makes another one.")
-        self._begin_anew()
-        self._open = True
+        if self._used:
+            self._begin_anew()
+        self._open = self._used = True
         try:
             return await self._ask()
         except BaseException:
@@ -261,9 +263,8 @@ class AsyncPerformance:
             raise
 
     async def _ask(self) -> Self:
-        asked_at, broker, token = 0.0, self._broker, self._token
+        asked_at, broker, token, body = 0.0, self._broker, self._token, self._body
         broker._check_open()
-        body = body_of({**self._members, "election": token})
 
         def ask() -> Awaitable[Body]:
             nonlocal asked_at
