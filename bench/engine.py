@@ -71,7 +71,7 @@ class _Run:
             name = f"{prefix}s{clients}"
             self._note(f"submit_{clients}", broker.submits(load, name))
             self._note(f"replay_{clients}", broker.submits(load, name, again=True))
-        drained = count(300)
+        drained = count(800)
         self._rate("bare_dbos", bare.drain(f"{prefix}d", drained))
         broker.settle_rest()
         self._rate("broker", broker.drain(f"{prefix}d", drained))
