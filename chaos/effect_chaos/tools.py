@@ -191,6 +191,9 @@ CHARGE: Final = Tool(
     Safety.IDEMPOTENT,
     "demo-charge-idempotent",
     mode=MappingProxyType({"mode": "dedupe"}),
+    # An answer that is given again and cannot be read looks like a stored error. Two of these are
+    # a matter of luck here, and the honest answer comes after them.
+    retry=MappingProxyType({"replayed_errors_max": ATTEMPTS_PATIENT}),
     plans=LOST + UNDONE + REFUSED_FOR_NOW + SLOW + LATE,
     weight=5,
 )
