@@ -130,12 +130,16 @@ _SOUND = (
 _UNHELD = " OR EXISTS (\n        SELECT 1 FROM effect_broker.holds AS h"
 
 
+# What looks at an obstacle: the grant, and what it shares with elections.
+_LOOKING = ("effect_broker.start_first_attempt", "effect_broker.nothing_holds")
+
+
 @dataclass(frozen=True)
 class Obstacle:
     """Something that happens, the condition that sees it, and how it is undone.
 
     Attributes:
-        cut, put: of the function's text, what looks at it, and what stands there without it.
+        cut, put: of the text of one of `_LOOKING`, what looks at it, and what stands there without.
         kind: what the second plan says, under the lock.
         refused: without the condition, the writes are refused by another guard.
     """
@@ -219,12 +223,10 @@ OBSTACLES = {
 
 @contextmanager
 def without(superuser: Connection[TupleRow], cut: str, put: str) -> Iterator[None]:
-    """The function without one of its conditions, inside the block."""
-    query = "SELECT pg_get_functiondef('effect_broker.start_first_attempt'::regproc)"
-    row = superuser.execute(query.encode()).fetchone()
-    assert row is not None
-    whole: str = row[0]
-    assert cut in whole
+    """The one function that has the condition without it, inside the block."""
+    query = "SELECT pg_get_functiondef(%s::regproc)"
+    texts = [superuser.execute(query, [name]).fetchone() for name in _LOOKING]
+    (whole,) = [row[0] for row in texts if row is not None and cut in row[0]]
     superuser.execute(whole.replace(cut, put).encode())
     try:
         yield

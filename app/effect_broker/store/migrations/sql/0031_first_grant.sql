@@ -1,3 +1,27 @@
+-- Nothing holds a first attempt: no hold, a tenant that is served, a database that is not halted and is
+-- the one that it was. Volatile, so that each look has a snapshot of its own.
+CREATE FUNCTION effect_broker.nothing_holds(
+    p_tenant_id uuid, p_tool text, p_contract_name text, p_contract_version text, p_safety text
+) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, effect_broker, pg_temp AS $$
+BEGIN
+    RETURN NOT EXISTS (
+        SELECT 1 FROM effect_broker.holds AS h
+        WHERE h.lifted_at IS NULL AND (h.tenant_id IS NULL OR h.tenant_id = p_tenant_id)
+          AND (h.tool IS NULL OR h.tool = p_tool)
+          AND (h.contract_name IS NULL OR (h.contract_name, h.contract_version)
+               = (p_contract_name, p_contract_version)))
+      AND EXISTS (
+        SELECT 1 FROM effect_broker.tenants AS t
+        WHERE t.tenant_id = p_tenant_id AND t.disabled_at IS NULL)
+      AND (p_safety = 'idempotent' OR EXISTS (
+        SELECT 1 FROM effect_broker.database_identity AS d
+        WHERE d.singleton AND d.halted_at IS NULL
+          AND d.relation_oid = 'effect_broker.effect_intents'::regclass::oid));
+END $$;
+REVOKE ALL ON FUNCTION effect_broker.nothing_holds FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION effect_broker.nothing_holds TO effect_broker_worker;
+
 -- The first permission to send, in one statement: locks, what may have changed since it was planned,
 -- and the writes of `start_attempt`. It was planned on the row as the submit has left it, read without
 -- a lock; the decision rests on that row, on the holds and on the clock, and all three are looked at
@@ -29,25 +53,8 @@ BEGIN
     END IF;
     -- Second in the lock order, as in every change; the statements after it see what was placed.
     PERFORM effect_broker.share_holds(p_tenant_id);
-    IF EXISTS (
-        SELECT 1 FROM effect_broker.holds AS h
-        WHERE h.lifted_at IS NULL AND (h.tenant_id IS NULL OR h.tenant_id = p_tenant_id)
-          AND (h.tool IS NULL OR h.tool = effect.tool)
-          AND (h.contract_name IS NULL OR (h.contract_name, h.contract_version)
-               = (effect.contract_name, effect.contract_version)))
-    THEN
-        RETURN false;
-    END IF;
-    IF NOT EXISTS (
-        SELECT 1 FROM effect_broker.tenants AS t
-        WHERE t.tenant_id = p_tenant_id AND t.disabled_at IS NULL)
-    THEN
-        RETURN false;
-    END IF;
-    IF effect.safety <> 'idempotent' AND NOT EXISTS (
-        SELECT 1 FROM effect_broker.database_identity AS d
-        WHERE d.singleton AND d.halted_at IS NULL
-          AND d.relation_oid = 'effect_broker.effect_intents'::regclass::oid)
+    IF NOT effect_broker.nothing_holds(
+        p_tenant_id, effect.tool, effect.contract_name, effect.contract_version, effect.safety)
     THEN
         RETURN false;
     END IF;

@@ -191,7 +191,7 @@ BEGIN
     IF NOT starts_with(p_executor_id, 'caller:') THEN
         RAISE EXCEPTION 'only callers are elected' USING ERRCODE = 'EB001';
     END IF;
-    granted := effect_broker.may_elect(
+    granted := effect_broker.nothing_holds(
         p_tenant_id, p_tool, p_contract_name, p_contract_version, p_safety);
     head := effect_broker.event_digest(''::bytea, p_tenant_id, p_effect_id, 1, 'submitted',
         'submitted', NULL, 'prepared', 'submitted', p_requested_by, now_at, submitted);
@@ -237,7 +237,7 @@ BEGIN
     END IF;
     -- Second in the lock order, as in every change; the statement after it sees what was placed.
     PERFORM effect_broker.share_holds(p_tenant_id);
-    IF granted AND NOT effect_broker.may_elect(
+    IF granted AND NOT effect_broker.nothing_holds(
         p_tenant_id, p_tool, p_contract_name, p_contract_version, p_safety)
     THEN
         RAISE EXCEPTION 'a hold was placed meanwhile' USING ERRCODE = 'EB011';
@@ -268,29 +268,6 @@ BEGIN
     WHERE e.column1 = 1 OR granted;
     RETURN NEXT;
 END $$;
-
--- Nothing stands in the way of a first attempt: no hold, a tenant that is served, a database that is
--- not halted and is the one that it was. Volatile, so that each look has a snapshot of its own.
-CREATE FUNCTION effect_broker.may_elect(
-    p_tenant_id uuid, p_tool text, p_contract_name text, p_contract_version text, p_safety text
-) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, effect_broker, pg_temp AS $$
-BEGIN
-    RETURN NOT EXISTS (
-        SELECT 1 FROM effect_broker.holds AS h
-        WHERE h.lifted_at IS NULL AND (h.tenant_id IS NULL OR h.tenant_id = p_tenant_id)
-          AND (h.tool IS NULL OR h.tool = p_tool)
-          AND (h.contract_name IS NULL OR (h.contract_name, h.contract_version)
-               = (p_contract_name, p_contract_version)))
-      AND EXISTS (
-        SELECT 1 FROM effect_broker.tenants AS t
-        WHERE t.tenant_id = p_tenant_id AND t.disabled_at IS NULL)
-      AND (p_safety = 'idempotent' OR NOT EXISTS (
-        SELECT 1 FROM effect_broker.database_identity AS d
-        WHERE d.singleton AND (d.halted_at IS NOT NULL OR d.relation_oid
-            IS DISTINCT FROM 'effect_broker.effect_intents'::regclass::oid)));
-END $$;
-REVOKE ALL ON FUNCTION effect_broker.may_elect FROM PUBLIC;
 
 -- Settle an effect by the word of the process that was granted its open attempt, in one statement.
 -- It was planned on what the grant has left, so that the version has to be the one of the grant:
