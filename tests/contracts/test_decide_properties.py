@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from effect_contracts.decide import Action, Decision, decide
+from effect_contracts.decide import Action, Decision, Reason, decide
 from effect_contracts.facts import (
     Attempt,
     Facts,
@@ -68,7 +68,9 @@ def test_waits_lead_somewhere_in_a_few_steps(facts: Facts, policy: Policy, now: 
             assert early.action is not Action.DISPATCH
             # But for attempts that were free while the target was at work: once they count, no
             # further one may follow what was waited for, and looking up need not wait.
-            assert early.action is not Action.PROBE or free_until(facts, policy) < decision.at
+            if early.action is Action.PROBE:
+                assert decision.reason in {Reason.IN_PROGRESS, Reason.BACKOFF}
+                assert now < free_until(facts, policy) < decision.at
         facts, now = closed(facts, decision), decision.at
         decision = decide(facts, policy, now)
         assert decision != waits[-1], "a wait that leads to itself"

@@ -28,6 +28,7 @@ from effect_broker.protocol.ports import (
     StorePayload,
     Write,
 )
+from effect_broker.store.statements import OF_TENANT
 from effect_contracts.canonical import canonical_bytes
 from effect_contracts.election import CALLER_PREFIX
 from effect_contracts.facts import Attempt, EffectState, Outcome
@@ -38,16 +39,16 @@ GRANTS_MAX: Final = 2_000
 
 # One statement in autocommit mode, as for a submit. The moment has to be one of the database's
 # clock, not in the future and at most a second ago.
-SETTLE: Final = """
+SETTLE: Final = (
+    """
 SELECT effect_broker.settle_success(
     t.id, %(effect_id)s, %(version)s, %(generation)s, %(attempt_id)s, %(at)s, %(code)s,
     %(external_id)s, %(status)s, %(response_digest)s, %(result_digest)s, %(result_key_id)s,
     %(result)s, %(receipt_id)s, %(content)s, %(receipt_digest)s, %(result_ref)s, %(event)s,
     %(to_state)s, %(reason)s, %(actor)s, %(kind)s, %(metadata)s, %(next_action_at)s,
-    %(signing_key_id)s, %(algorithm)s, %(signature)s) AS settled
-FROM (SELECT set_config('effect_broker.tenant_id', %(tenant_id)s::text, true)::uuid AS id
-      OFFSET 0) AS t
-"""
+    %(signing_key_id)s, %(algorithm)s, %(signature)s) AS settled"""
+    + OF_TENANT
+)
 
 
 def plain_grant(

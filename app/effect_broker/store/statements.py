@@ -200,6 +200,12 @@ WITH written AS (
 SELECT effect_broker.expect_one(count(*), 'start_attempt') FROM written
 """
 
+# Names the tenant of a statement in autocommit mode, before anything in it looks at a row.
+OF_TENANT: Final = """
+FROM (SELECT set_config('effect_broker.tenant_id', %(tenant_id)s::text, true)::uuid AS id
+      OFFSET 0) AS t
+"""
+
 # A worker's grant that nothing else goes with: attempt, event and the intent's row at once.
 _GRANT: Final = """%(effect_id)s, %(expected_version)s, %(expected_generation)s, %(attempt_id)s,
     %(ordinal)s, %(executor_id)s, %(now)s, %(deadline_at)s, %(target_identity)s,
@@ -210,12 +216,8 @@ GRANT_ATTEMPT: Final = f"SELECT effect_broker.start_attempt(%(tenant_id)s, {_GRA
 
 # The same of a new effect, with the locks and with what they guard: one statement in autocommit
 # mode, which is the whole of transaction 1.
-_OF_TENANT: Final = """
-FROM (SELECT set_config('effect_broker.tenant_id', %(tenant_id)s::text, true)::uuid AS id
-      OFFSET 0) AS t
-"""
 GRANT_FIRST: Final = (
-    f"SELECT effect_broker.start_first_attempt(t.id, {_GRANT}) AS granted" + _OF_TENANT
+    f"SELECT effect_broker.start_first_attempt(t.id, {_GRANT}) AS granted" + OF_TENANT
 )
 
 EXTEND_ATTEMPT: Final = """
