@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -217,3 +218,8 @@ async def in_doubt(api: httpx.AsyncClient, deployment: Deployment, key: str = "o
             target_identity = 'https://target' WHERE effect_id = '{effect_id}';
     """)
     return str(effect_id)
+
+
+def just_now() -> str:
+    """When a person who looks at the target now began to look."""
+    return datetime.now(UTC).isoformat()

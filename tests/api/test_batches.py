@@ -10,8 +10,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from api.deployment import Deployment, charge, in_doubt
-from api.test_resolve import OBSERVED
+from api.deployment import Deployment, charge, in_doubt, just_now
 
 TOOL = "demo.charge"
 
@@ -24,7 +23,7 @@ def decision(effects: list[tuple[str, int]], **members: Any) -> dict[str, Any]:
         "reason": "All stand in the export.",
         "causes": ["The gateway answered 504 and charged."],
         "remedies": ["Its time-out was raised."],
-        "evidence": [{"kind": "export", "observed_at": OBSERVED, "reference": "s3://export/1"}],
+        "evidence": [{"kind": "export", "observed_at": just_now(), "reference": "s3://export/1"}],
         "effects": [
             {"effect_id": effect_id, "expected_version": version} for effect_id, version in effects
         ],
@@ -46,7 +45,8 @@ async def test_many_are_settled_as_one_with_a_record_for_each(
     api: httpx.AsyncClient, operator: httpx.AsyncClient, deployment: Deployment
 ) -> None:
     effects = await _doubtful(api, deployment, 3)
-    answer = await operator.post("/v1/decisions", json=decision(effects))
+    said = decision(effects)
+    answer = await operator.post("/v1/decisions", json=said)
     body = answer.json()
     assert answer.status_code == 200, answer.text
     assert [e["outcome"] for e in body["effects"]] == ["settled"] * 3
@@ -54,7 +54,7 @@ async def test_many_are_settled_as_one_with_a_record_for_each(
     assert body["causes"] == ["The gateway answered 504 and charged."]
     assert await _states(api, effects) == ["succeeded"] * 3
     assert deployment.count("effect_resolutions") == 3
-    again = await operator.post("/v1/decisions", json=decision(effects))
+    again = await operator.post("/v1/decisions", json=said)
     assert again.json() == body
     assert deployment.count("effect_resolutions") == 3
     (listed,) = (await api.get("/v1/decisions")).json()["decisions"]

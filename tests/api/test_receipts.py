@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import httpx
 
-from api.deployment import Deployment, charge, entry, in_doubt
+from api.deployment import Deployment, charge, entry, in_doubt, just_now
 from effect_broker import assembly
 from effect_broker.config import load_settings
 from effect_broker.keyring import key_ring, ring_public_keys
@@ -71,9 +71,7 @@ async def test_the_verdict_of_a_person_is_signed(
             "expected_version": 2,
             "conclusion": conclusion,
             "reason": "seen at the target",
-            "evidence": [
-                {"kind": "dashboard", "observed_at": "2026-01-01T00:00:00Z", "reference": "r"}
-            ],
+            "evidence": [{"kind": "dashboard", "observed_at": just_now(), "reference": "r"}],
         }
         resolved = await operator.post(f"{PATH}/{effect_id}/resolve", json=statement)
         assert resolved.status_code == 200, resolved.text

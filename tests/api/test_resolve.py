@@ -10,7 +10,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from api.deployment import Deployment, in_doubt
+from api.deployment import Deployment, in_doubt, just_now
 
 OBSERVED = "2026-01-01T00:00:00+00:00"
 
@@ -21,7 +21,7 @@ def statement(**members: Any) -> dict[str, Any]:
         "expected_version": 2,
         "conclusion": "committed",
         "reason": "It stands in the dashboard.",
-        "evidence": [{"kind": "dashboard", "observed_at": OBSERVED, "reference": "ch_1"}],
+        "evidence": [{"kind": "dashboard", "observed_at": just_now(), "reference": "ch_1"}],
         **members,
     }
 
@@ -50,8 +50,9 @@ async def test_the_same_decision_again_changes_nothing(
     api: httpx.AsyncClient, operator: httpx.AsyncClient, deployment: Deployment
 ) -> None:
     effect_id = await in_doubt(api, deployment)
-    first = await operator.post(path(effect_id), json=statement())
-    again = await operator.post(path(effect_id), json=statement())
+    said = statement()
+    first = await operator.post(path(effect_id), json=said)
+    again = await operator.post(path(effect_id), json=said)
     assert (again.status_code, again.json()["replayed"]) == (200, True)
     assert again.json()["version"] == first.json()["version"]
     assert deployment.count("effect_resolutions") == 1
@@ -89,9 +90,8 @@ async def test_the_same_decision_many_times_at_once_stands_once(
     api: httpx.AsyncClient, operator: httpx.AsyncClient, deployment: Deployment
 ) -> None:
     effect_id = await in_doubt(api, deployment)
-    answers = await asyncio.gather(
-        *(operator.post(path(effect_id), json=statement()) for _ in range(6))
-    )
+    said = statement()
+    answers = await asyncio.gather(*(operator.post(path(effect_id), json=said) for _ in range(6)))
     assert {a.status_code for a in answers} <= {200, 409}
     assert sum(not a.json().get("replayed", True) for a in answers) == 1
     assert deployment.count("effect_resolutions") == 1

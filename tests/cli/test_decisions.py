@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from api.deployment import Deployment, deployed, in_doubt
+from api.deployment import Deployment, deployed, in_doubt, just_now
 from cli.commands import Cli
 from postgres import Database
 
-OBSERVED = "2026-01-01T00:00:00Z"
+SEEN = "kind=export,ref=s3://x,observed="
 SAID = (
     "decisions", "make", "--tenant", "acme", "--as", "committed", "--because", "in the export",
-    "--cause", "a 504 that charged", "--evidence", f"kind=export,ref=s3://x,observed={OBSERVED}",
+    "--cause", "a 504 that charged", "--evidence", SEEN + "2026-01-01T00:00:00Z",
 )  # fmt: skip
 
 
@@ -49,18 +49,19 @@ async def test_a_decision_is_shown_then_recorded_then_opened_again(
 
     effects = await _doubt(deployment, "order-1", "order-2")
     group = ("--reason", "outcome_unknown", "--tool", "demo.charge", "--decision-id", "d-1")
-    shown = await said(*SAID, *group)
+    seen = (*SAID[:-1], SEEN + just_now())
+    shown = await said(*seen, *group)
     assert all(effect_id in shown for effect_id in effects)
-    preview = json.loads(await said(*SAID, *group, "--json"))
+    preview = json.loads(await said(*seen, *group, "--json"))
     assert (preview["recorded"], preview["conclusion"]) == (False, "committed")
     assert sorted(row["effect_id"] for row in preview["effects"]) == sorted(effects)
     assert deployment.count("effect_resolutions") == 0
-    recorded = await said(*SAID, *group, "--yes")
+    recorded = await said(*seen, *group, "--yes")
     assert recorded.count("settled") == 2
     assert "closed" in recorded
     assert deployment.count("effect_resolutions") == 2
-    assert "nothing of this group" in await said(*SAID, *group, "--yes")
-    assert json.loads(await said(*SAID, *group, "--yes", "--json"))["effects"] == []
+    assert "nothing of this group" in await said(*seen, *group, "--yes")
+    assert json.loads(await said(*seen, *group, "--yes", "--json"))["effects"] == []
     assert "closed" in await said("decisions", "list", "--tenant", "acme")
     effect_id = (await _doubt(deployment, "later"))[0]
     shown = await said("decisions", "show", "d-1", "--tenant", "acme")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from effect_contracts.facts import Outcome
 from postgres import Database
 
 ARGUMENTS = '{"order": "42", "amount": 1200, "currency": "eur"}'
-SEEN = "kind=dashboard,ref=ch_1,observed=2026-01-01T00:00:00Z"
+SEEN = "kind=dashboard,ref=ch_1,observed=2026-01-01T00:00:00Z"  # before any effect of these tests
 
 
 @pytest.fixture
@@ -49,9 +50,10 @@ def in_doubt(acme: Cli, submit: Callable[[], str], database: Database) -> str:
 
 def test_a_person_settles_an_effect_and_says_it_twice(acme: Cli, in_doubt: str) -> None:
     version = acme("effects", "inspect", in_doubt, "--json").json["version"]
+    seen = f"kind=dashboard,ref=ch_1,observed={datetime.now(UTC).isoformat()}"
     words = (
         "effects", "resolve", in_doubt, "--as", "committed", "--version", version,
-        "--reason", "seen in the dashboard", "--evidence", SEEN, "--external-id", "ch_1",
+        "--reason", "seen in the dashboard", "--evidence", seen, "--external-id", "ch_1",
         "--decision-id", "d-1", "--json",
     )  # fmt: skip
     first = acme(*words).json
@@ -66,6 +68,7 @@ def test_a_person_settles_an_effect_and_says_it_twice(acme: Cli, in_doubt: str) 
     [
         ({"--version": "99"}, "the effect has changed"),
         ({"--as": "not_committed"}, "too early"),
+        ({"--as": "committed"}, "too early: this conclusion counts only if you looked from"),
         ({"--evidence": "dashboard"}, "write kind=WORD"),
         ({"--evidence": SEEN.replace("kind=", "kind=a ")}, "kind=WORD is one word"),
         ({"--evidence": SEEN.replace("ref=ch_1,", "")}, "ref=WHERE or digest"),

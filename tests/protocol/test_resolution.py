@@ -210,3 +210,26 @@ async def test_a_commit_after_a_persons_failure_is_an_alert(unsafe: World) -> No
     await unsafe.evidence(Verdict.COMMITTED, "ch_1")
     assert unsafe.receipt == receipt
     assert unsafe.memory.alert(unsafe.effect_id) is Alert.LATE_CONTRADICTION
+
+
+async def test_what_was_seen_before_the_effect_existed_does_not_prove_that_it_happened(
+    unsafe: World,
+) -> None:
+    """A clock read in another zone, at 3 a.m.; the minute of the submit counts whole."""
+    unsafe.clock.seconds += 90.5
+    await in_doubt(unsafe)
+    before = unsafe.snapshot
+    minute = before.intent.created_at.replace(second=0, microsecond=0)
+    assert minute < before.intent.created_at
+    last = minute - timedelta(microseconds=1)
+    for observed_at in (last, last - timedelta(hours=1)):
+        resolved = await resolve(unsafe, Conclusion.COMMITTED, observed_at=observed_at)
+        assert (resolved.refusal, resolved.counts_from) == (Refusal.TOO_EARLY, last)
+    assert unsafe.snapshot.intent == before.intent
+    assert (await resolve(unsafe, Conclusion.COMMITTED, observed_at=minute)).refusal is None
+
+
+async def test_an_end_by_a_persons_will_rests_on_no_moment(unsafe: World) -> None:
+    await in_doubt(unsafe)
+    long_ago = unsafe.snapshot.intent.created_at - timedelta(days=1)
+    assert (await resolve(unsafe, Conclusion.FAILED, observed_at=long_ago)).refusal is None

@@ -14,8 +14,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from api.deployment import Deployment, charge, in_doubt
-from api.test_resolve import OBSERVED
+from api.deployment import Deployment, charge, in_doubt, just_now
 from api.webhooks import NAME, apply, hooked
 from effect_broker.api.rights import RIGHTS
 from effect_broker.intake import Scope
@@ -27,7 +26,7 @@ from security.routes import Route, routes_of
 EVERY_RIGHT = [right.value for right in Scope]
 # What stands for an id in texts that are compared.
 MARK = "the-id"
-_NOW = re.compile(rb'"decided_at":"[^"]*"')
+_NOW = re.compile(rb'"(?:decided|observed)_at":"[^"]*"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ async def theirs(globex: httpx.AsyncClient, deployment: Deployment) -> Theirs:
     subscribed = await made("/v1/subscriptions", {"url": "https://hooks.globex.example/"})
     effect_id = await in_doubt(globex, deployment, "theirs")
     example = (await globex.get(f"/v1/effects/{effect_id}")).json()
-    decided = copy.deepcopy(DECISION)
+    decided = decision()
     decided["decision_id"] = "incident-9"
     decided["effects"][0]["effect_id"] = await in_doubt(globex, deployment, "decided")
     await made("/v1/decisions", decided)
@@ -129,15 +128,17 @@ async def theirs(globex: httpx.AsyncClient, deployment: Deployment) -> Theirs:
     )
 
 
-DECISION: dict[str, Any] = {
-    "decision_id": "incident-7",
-    "group": {"tool": "demo.charge"},
-    "conclusion": "committed",
-    "reason": "All stand in the export.",
-    "causes": ["The gateway answered 504 and charged."],
-    "evidence": [{"kind": "export", "observed_at": OBSERVED, "reference": "s3://export/1"}],
-    "effects": [{"effect_id": MARK, "expected_version": 2}],
-}
+def decision() -> dict[str, Any]:
+    """One decision on one effect, by a person who has just looked."""
+    return {
+        "decision_id": "incident-7",
+        "group": {"tool": "demo.charge"},
+        "conclusion": "committed",
+        "reason": "All stand in the export.",
+        "causes": ["The gateway answered 504 and charged."],
+        "evidence": [{"kind": "export", "observed_at": just_now(), "reference": "s3://export/1"}],
+        "effects": [{"effect_id": MARK, "expected_version": 2}],
+    }
 
 
 def good(route: Route, theirs: Theirs) -> Any:
@@ -147,7 +148,7 @@ def good(route: Route, theirs: Theirs) -> Any:
         body |= {"expected_version": 2} if "expected_version" in body else {}
         body |= {"request_hash": theirs.request_hash} if "request_hash" in body else {}
         for item in body.get("evidence", ()):
-            item["observed_at"] = OBSERVED
+            item["observed_at"] = just_now()
     return body
 
 
@@ -167,7 +168,7 @@ class Place:
         elif self.where.startswith("?"):
             query = {self.where[1:]: found}
         elif self.where == "/effects/0/effect_id":
-            body = copy.deepcopy(DECISION)
+            body = decision()
             body["effects"][0]["effect_id"] = found
             body["decision_id"] = f"incident-{found}"
         else:

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -244,15 +245,14 @@ def resolve(made: Scanned) -> None:
     made.secrets["operator_key"] = scene.broker._administer(key)
     made.secrets["wrong_key"] = "eb_" + "MARKER-wrong-5c1e".ljust(43, "x")
     effect_id = made.effects["unsure"]
+    seen_at = datetime.now(UTC).isoformat()
     statement = {
         "decision_id": "incident-1",
         "expected_version": scene.broker.effect(effect_id)["version"],
         "conclusion": "committed",
         "external_id": "ch_2",
         "reason": f"It stands in the dashboard. {NOTE}",
-        "evidence": [
-            {"kind": "dashboard", "observed_at": "2026-01-01T00:00:00Z", "reference": "https://x/1"}
-        ],
+        "evidence": [{"kind": "dashboard", "observed_at": seen_at, "reference": "https://x/1"}],
     }
     for name, status in (("wrong_key", 401), ("api_key", 403), ("operator_key", 200)):
         answer = scene.broker.http.post(

@@ -151,7 +151,7 @@ def recorded(
             )
         except TooEarly as early:
             complain(
-                f"too early: absence counts only if you looked from "
+                "too early: this conclusion counts only if you looked from "
                 f"{early.extras.get('not_before')} on. Nothing was recorded"
             )
         except TransitionRefused as refused:

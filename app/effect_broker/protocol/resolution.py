@@ -81,7 +81,7 @@ class Resolved:
 
     Attributes:
         refusal: None where it stands now.
-        counts_from: for `too_early`, the moment after which an observation must begin.
+        counts_from: for `too_early`, the moment after which the observation must begin.
         version: the effect's version on which this was judged.
     """
 
@@ -174,9 +174,23 @@ def _refusal(snapshot: Snapshot, resolution: Resolution) -> tuple[Refusal | None
         return Refusal.IN_THE_FUTURE, None
     if resolution.conclusion is Conclusion.NOT_COMMITTED:
         counts_from = absence_counts_from(snapshot)
-        if counts_from is not None and resolution.observed_at <= counts_from:
-            return Refusal.TOO_EARLY, counts_from
+    elif resolution.conclusion is Conclusion.COMMITTED:
+        counts_from = _commit_counts_from(snapshot)
+    else:
+        counts_from = None  # by a person's will, whatever was seen
+    if counts_from is not None and resolution.observed_at <= counts_from:
+        return Refusal.TOO_EARLY, counts_from
     return None, None
+
+
+def _commit_counts_from(snapshot: Snapshot) -> datetime:
+    """Return the moment after which an observation can be of this effect, and of no earlier one.
+
+    What a person saw before the effect was submitted is something else, or a clock read in another
+    zone. The minute counts whole: that is how exactly people write down when they looked.
+    """
+    minute = snapshot.intent.created_at.replace(second=0, microsecond=0)
+    return minute - timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)

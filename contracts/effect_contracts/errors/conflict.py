@@ -62,7 +62,7 @@ class TooEarly(ConflictError):
         assert not_before.tzinfo is not None, "a moment without a zone is no moment"
         moment = not_before.astimezone(UTC).isoformat()
         super().__init__(
-            f"Proof of no commit counts only if it was observed from {moment} on.",
+            f"This conclusion counts only if it was observed from {moment} on.",
             extras={"not_before": moment},
         )
 

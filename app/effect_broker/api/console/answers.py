@@ -159,8 +159,8 @@ def trouble_of(error: EffectError) -> Trouble:
             moment = words.clock(datetime.fromisoformat(str(error.extras["not_before"])))
             return Trouble(
                 "You looked too early. Nothing was recorded.",
-                f"What was sent may still have arrived after your look. Look at the target again, "
-                f"beginning after {moment}, and record that.",
+                "The target may have changed after your look, or what you saw is older than this "
+                f"effect. Look at the target again, beginning after {moment}, and record that.",
                 "observed_at",
             )
         case ProblemCode.DECISION_CONFLICT:
