@@ -135,7 +135,7 @@ class Deployment:
                 new_id=uuid4,
                 reach=lambda _: None,
             )
-            await drive(_Steps(ports, self.tenant_ids[tenant], UUID(effect_id)))
+            await drive(Steps(ports, self.tenant_ids[tenant], UUID(effect_id)))
 
 
 @asynccontextmanager
@@ -159,7 +159,7 @@ async def deployed(database: Database, directory: Path) -> AsyncIterator[Deploym
         yield Deployment(database, ring, ids, keys, key_ids)
 
 
-class _Steps:
+class Steps:
     """The steps of one effect, called as the engine would but without recording them."""
 
     def __init__(self, ports: Ports, tenant_id: UUID, effect_id: UUID) -> None:

@@ -14,14 +14,14 @@ import psycopg
 import pytest
 from psycopg.rows import DictRow, dict_row
 
+from api.deployment import Steps
 from effect_adapters.registry import adapters
 from effect_broker import AsyncBroker
 from effect_broker.clock import SystemClock
 from effect_broker.keyring import AesVault, new_key_ring, parse_key_ring
 from effect_broker.process import WorkerProcess
-from effect_broker.protocol import steps
 from effect_broker.protocol.ports import Ports
-from effect_broker.protocol.run import StepResult, drive
+from effect_broker.protocol.run import drive
 from effect_broker.secretrefs import SecretReferences
 from effect_broker.store.catalogue import Catalogue
 from effect_broker.store.export import export_trace
@@ -136,7 +136,7 @@ class Desk:
                 new_id=uuid4,
                 reach=lambda _: None,
             )
-            await drive(_Steps(ports, self.tenant_id, effect_id))
+            await drive(Steps(ports, self.tenant_id, effect_id))
 
     async def violations(self) -> list[str]:
         """Check the whole log, as `effect-broker events verify` does."""
@@ -154,26 +154,6 @@ async def violations_at(url: str) -> list[str]:
 def checked_log(url: str) -> list[str]:
     """The same, where no event loop runs."""
     return asyncio.run(violations_at(url))
-
-
-class _Steps:
-    """The steps of one effect, called as the engine would but without recording them."""
-
-    def __init__(self, ports: Ports, tenant_id: UUID, effect_id: UUID) -> None:
-        self._ports = ports
-        self._target = (tenant_id, effect_id)
-
-    async def begin(self) -> StepResult:
-        return (await steps.begin(self._ports)).to_json()
-
-    async def reserve(self) -> StepResult:
-        return (await steps.reserve(self._ports, *self._target, 1)).to_json()
-
-    async def dispatch(self, version: int, ordinal: int) -> StepResult:
-        return (await steps.dispatch(self._ports, *self._target, version, ordinal)).to_json()
-
-    async def probe(self, version: int) -> StepResult:
-        return (await steps.probe(self._ports, *self._target, version)).to_json()
 
 
 async def desk_in(database: Database) -> Desk:

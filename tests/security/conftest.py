@@ -2,42 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
-from fastapi import FastAPI
-
-from api.deployment import Deployment, deployed
-from effect_broker.store.pool import Pool, make_pool
-from effect_broker.store.roles import DatabaseRole
-from migrated import MIGRATED
-from postgres import Database, DatabaseTemplate
-
-
-@pytest.fixture(scope="session")
-def database_template() -> DatabaseTemplate:
-    """Migrated, without tenants."""
-    return MIGRATED
-
-
-@pytest.fixture
-async def deployment(database: Database, tmp_path: Path) -> AsyncIterator[Deployment]:
-    """Two tenants with a key each, and the contracts of the demo."""
-    async with deployed(database, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-async def admin_pool(database: Database) -> AsyncIterator[Pool]:
-    """A pool of the admin role."""
-    url = database.url_for(DatabaseRole.ADMIN)
-    async with make_pool(url, None, application_name="test-admin", size_max=2) as pool:
-        yield pool
-
-
-@pytest.fixture
-async def application(deployment: Deployment) -> AsyncIterator[FastAPI]:
-    """The real application, started."""
-    async with deployment.application() as app:
-        yield app
+from api.fixtures import admin_pool as admin_pool
+from api.fixtures import application as application
+from api.fixtures import database_template as database_template
+from api.fixtures import deployment as deployment

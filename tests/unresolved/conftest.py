@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import httpx
 import pytest
 
-from api.deployment import Deployment, deployed
-from migrated import MIGRATED
-from postgres import Database, DatabaseTemplate
+from api.deployment import Deployment
+from api.fixtures import database_template as database_template
+from api.fixtures import deployment as deployment
 from unresolved.scenes import Scenes, scenes_of
-
-
-@pytest.fixture(scope="session")
-def database_template() -> DatabaseTemplate:
-    """Migrated, without tenants."""
-    return MIGRATED
-
-
-@pytest.fixture
-async def deployment(database: Database, tmp_path: Path) -> AsyncIterator[Deployment]:
-    """Two tenants with a key each."""
-    async with deployed(database, tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

@@ -53,6 +53,7 @@ from effect_broker.protocol.ports import (
     Urgency,
     Write,
 )
+from effect_broker.protocol.progress import adds_a_fact
 from effect_broker.protocol.submission import Elected, FirstElection, Submission, Submitted
 from effect_broker.protocol.urgency import NO_URGENCY, urgency_after
 from effect_contracts.decision import Reason
@@ -72,20 +73,6 @@ from effect_contracts.facts import (
 )
 
 T = TypeVar("T")
-
-# Writes that add a fact: a generation in which one happens has got somewhere.
-_FACTS = (
-    StartAttempt,
-    ExtendAttempt,
-    LoseAttempt,
-    RecordOutcome,
-    AddEvidence,
-    FenceMutation,
-    AddReceipt,
-    AskToReconcile,
-    AddApproval,
-    KeepPace,
-)
 
 # The holds that stand in a row of their own, which somebody lifts by changing that row.
 _HOLD_REASONS = frozenset(
@@ -422,7 +409,7 @@ class MemoryStore:
             self._enqueue(row.intent.tenant_id, row.intent.effect_id, generation)
 
     def _apply_one(self, row: _Row, write: Write, started: list[int]) -> None:
-        if isinstance(write, _FACTS):
+        if adds_a_fact(write):
             row.intent = replace(row.intent, progress_generation=row.intent.generation)
         match write:
             case StartAttempt():

@@ -37,6 +37,7 @@ from effect_broker.protocol.ports import (
     Urgency,
     Write,
 )
+from effect_broker.protocol.progress import adds_a_fact
 from effect_broker.store import statements
 from effect_broker.store.granted import plain_grant
 from effect_broker.store.paces import KEEP_PACE, pace_parameters
@@ -45,20 +46,6 @@ from effect_contracts.canonical import canonical_bytes
 from effect_contracts.facts import Conclusion, EffectState
 
 Statement = tuple[str, dict[str, Any]]
-
-# Writes that add a fact: a generation in which one happens has got somewhere.
-_FACTS = (
-    StartAttempt,
-    ExtendAttempt,
-    LoseAttempt,
-    RecordOutcome,
-    AddEvidence,
-    FenceMutation,
-    AddReceipt,
-    AskToReconcile,
-    AddApproval,
-    KeepPace,  # a turn that was given, or taken
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +170,7 @@ def grant_parameters(
 
 def _folded(standing: _Standing, write: Write, now: datetime) -> _Standing:
     """Return the intent's columns after a write."""
-    if isinstance(write, _FACTS):
+    if adds_a_fact(write):
         standing = replace(standing, progress_generation=standing.generation)
     match write:
         case StartAttempt(ordinal=ordinal):
