@@ -393,8 +393,8 @@ def _checked_schema(schema: Any) -> Any:
         raise ValueError(
             f"not a JSON Schema of draft 2020-12: {place} breaks the keyword '{error.validator}'"
         ) from None
-    except (RecursionError, OverflowError):
-        raise ValueError("the JSON Schema is nested or repeats too deeply") from None
+    except RecursionError:
+        raise ValueError("the JSON Schema is nested too deeply") from None
     for part in schema_parts(schema):
         if part.get("$schema", _DRAFT).rstrip("#") != _DRAFT:
             raise ValueError(f"$schema is left out or {_DRAFT}")
