@@ -81,7 +81,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "effect_contracts.errors.request": _ERRORS,
     "effect_contracts.event_stream": (f"{_CONTRACTS}test_event_stream*.py", _VALUES),
     "effect_contracts.events": (f"{_CONTRACTS}test_events*.py", _VALUES),
-    "effect_contracts.expressions": (f"{_CONTRACTS}test_expressions.py", *_DOCUMENT),
+    "effect_contracts.expressions": (f"{_CONTRACTS}test_expressions*.py", *_DOCUMENT),
     "effect_contracts.fact_digests": (f"{_CONTRACTS}test_fact_digests*.py", _VALUES),
     "effect_contracts.facts": (*_DECIDE, f"{_PROTOCOL}test_facts*.py"),
     "effect_contracts.http_rules": (*_DOCUMENT, *_HTTP),
