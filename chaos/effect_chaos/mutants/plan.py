@@ -38,7 +38,7 @@ _STEPS: Final = (f"{_PROTOCOL}test_[!p]*.py",)
 _CHECK: Final = (f"{_TRACE}test_rules.py",)
 # Holds the published schema: every member of a contract's sections with its bounds and default.
 _FORM: Final = f"{_CONTRACTS}test_document.py"
-_CLIENTS: Final = (f"{_CONTRACTS}test_client_rules.py", _FORM)
+_CLIENTS: Final = (f"{_CONTRACTS}test_client_rules*.py", _FORM)
 _CALLERS: Final = (f"{_CONTRACTS}test_caller_section.py", _FORM)
 _MCP: Final = (f"{_CONTRACTS}test_mcp_section*.py", _FORM)
 
