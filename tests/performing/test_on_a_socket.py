@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import uuid4
 
 import pytest
 
-from effect_broker import AsyncBroker, Broker, Performed, PerformOutcome
+from effect_broker import AsyncBroker, Broker, Performed, PerformOutcome, Unavailable
 from effect_broker.keyring import ENV_KEY_RING_FILE
-from effect_broker.proof.broker import API_READY_SECONDS
+from effect_broker.proof.broker import API_READY_SECONDS, wait_until
 from effect_broker.proof.stack import Stack
+from effect_broker.sdk import giving_back
 from performing.conftest import Desk
 from performing.lossy_way import LossyWay, lossy_way
 
@@ -117,3 +120,57 @@ def test_a_lost_answer_is_asked_for_again_and_one_effect_is_performed(
     )  # fmt: skip
     assert len(shop.ledger) == 1
     assert history(desk, key) == [(1, "committed", "ch_1")]
+
+
+@pytest.mark.parametrize("face", [Broker, AsyncBroker])
+def test_an_election_whose_answers_were_all_lost_is_given_back_when_the_broker_is_there_again(
+    desk: Desk, way: LossyWay, face: type[Broker] | type[AsyncBroker]
+) -> None:
+    """Its caller has the error, so that nothing is sent: nobody has to wonder about it for ever."""
+    key, shop = f"order:{uuid4()}", Shop()
+    way.lose("/elect", times=1000)
+    hasty = face(way.url, desk.api_key, patience=timedelta(seconds=0.3))
+
+    async def ask(broker: AsyncBroker) -> None:
+        async with broker:
+            with pytest.raises(Unavailable):
+                await broker.perform(TOOL, CHARGE, operation_key=key).__aenter__()
+            assert history(desk, key) == [(1, None, None)]
+            way.find_again()
+            await asyncio.wait(broker._giving_back._under_way)
+
+    if isinstance(hasty, AsyncBroker):
+        asyncio.run(ask(hasty))
+    else:
+        with pytest.raises(Unavailable):
+            hasty.perform(TOOL, CHARGE, operation_key=key).__enter__()
+        assert history(desk, key) == [(1, None, None)]
+        way.find_again()
+        wait_until(lambda: history(desk, key) != [(1, None, None)] or None, "given back")
+        hasty.close()
+    assert history(desk, key) == [(1, "not_sent", None)]
+    elected, outcome = in_a_thread(way.url, desk.api_key, key, shop)
+    assert elected
+    assert isinstance(outcome, Performed)
+    assert history(desk, key) == [(1, "not_sent", "ch_1"), (2, "committed", "ch_1")]
+
+
+async def test_a_broker_that_was_never_reached_is_not_asked_on(desk: Desk) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    async with AsyncBroker(url, desk.api_key, patience=timedelta(seconds=0.3)) as broker:
+        with pytest.raises(Unavailable, match="ConnectError"):
+            await broker.perform(TOOL, CHARGE, operation_key=f"order:{uuid4()}").__aenter__()
+        assert not broker._giving_back._under_way
+
+
+async def test_a_client_that_is_closed_asks_on_no_more(
+    desk: Desk, way: LossyWay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(giving_back, "GIVE_BACK_SECONDS", 0.05)
+    way.lose("/elect", times=1000)
+    async with AsyncBroker(way.url, desk.api_key, patience=timedelta(seconds=0.3)) as broker:
+        with pytest.raises(Unavailable):
+            await broker.perform(TOOL, CHARGE, operation_key=f"order:{uuid4()}").__aenter__()
+        assert broker._giving_back._under_way
+    assert not broker._giving_back._under_way

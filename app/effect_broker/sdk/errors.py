@@ -156,6 +156,9 @@ class Unavailable(BrokerError):
     as it takes. The SDK has done so already, for as long as its patience says.
     """
 
+    # For this package: whether the broker may have been reached at all.
+    _reached = True
+
     @property
     def retry_after_seconds(self) -> int | None:
         """How long the broker asks to be left alone, if it does."""
@@ -165,6 +168,8 @@ class Unavailable(BrokerError):
 
 class RateLimited(Unavailable):
     """Too many requests of this key or tenant; this one was not looked at."""
+
+    _reached = False
 
 
 class NotJoined(BrokerError):
