@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,20 @@ from hosting.scenes import Scene
 from migrated import MIGRATED
 from postgres import DatabaseTemplate, RunningServer, clone, drop_database
 
-# Asking a real model costs money and needs a key: without one there is nothing to collect.
-LIVE = ("EFFECT_BROKER_LIVE_OPENAI_KEY", "EFFECT_BROKER_LIVE_GROK_KEY")
-collect_ignore = [] if any(os.environ.get(name) for name in LIVE) else ["test_live.py"]
+# Asking a real model costs money and needs a key: each provider is asked where its own is given.
+LIVE = {
+    "openai": "EFFECT_BROKER_LIVE_OPENAI_KEY",
+    "grok": "EFFECT_BROKER_LIVE_GROK_KEY",
+}
+
+
+def asked_live(environment: Mapping[str, str]) -> list[str]:
+    """The providers whose real models are asked."""
+    return [provider for provider, variable in LIVE.items() if environment.get(variable)]
+
+
+# Without a key there is nothing to collect.
+collect_ignore = [] if asked_live(os.environ) else ["test_live.py"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +72,33 @@ def database_template() -> DatabaseTemplate:
     return MIGRATED
 
 
-@pytest.fixture(scope="session")
-def scene(
-    running_server: RunningServer, template_name: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Scene]:
-    """The broker that these tests share."""
-    database = clone(running_server, template_name)
-    broker = ProofBroker(tmp_path_factory.mktemp("agent"), database.superuser_url, migrated=True)
+@contextmanager
+def running(server: RunningServer, template_name: str, directory: Path) -> Iterator[Scene]:
+    """A broker with an API and a worker, in a database of its own."""
+    database = clone(server, template_name)
+    broker = ProofBroker(directory, database.superuser_url, migrated=True)
     with broker, Scene(broker) as made:
         broker.prepare()
         broker.start_api()
         made.ensure_workers(1)
         yield made
-    drop_database(running_server, database.name)
+    drop_database(server, database.name)
+
+
+@pytest.fixture(scope="session")
+def scene(
+    running_server: RunningServer, template_name: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Scene]:
+    """The broker that these tests share."""
+    with running(running_server, template_name, tmp_path_factory.mktemp("agent")) as made:
+        yield made
+
+
+@pytest.fixture
+def own_scene(running_server: RunningServer, template_name: str, tmp_path: Path) -> Iterator[Scene]:
+    """The broker of one whole demo, which is run once on each."""
+    with running(running_server, template_name, tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from demo_agent.chat_server import ChatServer, chat_server, completion
-from demo_agent.conftest import Desk
+from demo_agent.conftest import LIVE, Desk, asked_live
 from effect_broker import AsyncBroker
 from effect_broker.proof.agent import models
 from effect_broker.proof.agent.loop import Agent
@@ -17,6 +22,7 @@ from effect_broker.proof.agent.models import ChatProvider, ProviderNotConfigured
 from effect_broker.proof.agent.scripted import call
 from effect_broker.proof.agent.toolbox import TOOLS
 from effect_broker.proof.agent.words import ModelUnavailable, Reply
+from repository.checkout import CHECKOUT
 
 KEY = "sk-the-key-of-this-test"
 CHARGE = call("call_7", "charge_card", order="42", amount=1200, currency="eur")
@@ -33,6 +39,23 @@ def provider(name: str, server: ChatServer) -> ChatProvider:
 async def ask(model: ChatProvider) -> Reply:
     async with aclosing(model):
         return await model.decide([{"role": "user", "content": "Pay."}], TOOLS)
+
+
+def test_each_real_model_is_asked_where_its_own_key_is_given() -> None:
+    for names in [(), ("openai",), ("grok",), ("openai", "grok")]:
+        assert asked_live({LIVE[name]: KEY for name in names}) == list(names)
+    # As pytest itself collects it, in a process with both keys.
+    collected = subprocess.run(
+        [sys.executable, "-P", "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider",
+         str(Path(__file__).with_name("test_live.py"))],
+        cwd=CHECKOUT,
+        env=os.environ | dict.fromkeys(LIVE.values(), KEY),
+        capture_output=True,
+        text=True,
+        check=True,
+    )  # fmt: skip
+    asked = re.findall(r"::test_a_real_model.*\[(\w+)\]", collected.stdout)
+    assert asked == ["openai", "grok"]
 
 
 def test_each_provider_has_its_own_address_key_and_model() -> None:

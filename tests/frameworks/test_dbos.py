@@ -25,7 +25,8 @@ def seen(database: Database) -> Sightings:
     url = database.superuser_url
     crashed = ran(sys.executable, "dbos", url, "crash", exit_code=9)
     recovered = ran(sys.executable, "dbos", url, "recover")
-    return Sightings([*crashed, *recovered])
+    changed = ran(sys.executable, "dbos", url, "changed")
+    return Sightings([*crashed, *recovered, *changed])
 
 
 def _charges(seen: Sightings, *scenarios: str) -> Sightings:
@@ -45,6 +46,23 @@ def test_a_fork_is_another_workflow_and_the_same_intent(seen: Sightings) -> None
     assert charges.stable() >= {"step_id", "input", "same"}
     assert charges[0].keys["same"] == KEY
     assert len({one.keys["new"] for one in charges}) == 3
+
+
+def test_a_fork_to_another_version_counts_its_steps_anew_and_is_the_same_intent(
+    seen: Sightings,
+) -> None:
+    before, after = (_charges(seen, scenario) for scenario in ("recover", "changed_fork"))
+    assert {one.ids["step_id"] for one in before} == {1}
+    assert {one.ids["step_id"] for one in after} == {2}
+    assert {one.keys["same"] for one in (*before, *after)} == {KEY}
+    assert {one.keys["new"] for one in after} == {"dbos:fork:changed_fork:charge"}
+
+
+def test_a_child_that_another_version_has_counted_gets_no_key(seen: Sightings) -> None:
+    """Its number is another child's of the origin: the key of one would be that of the other."""
+    (child,) = (one for one in seen if one.scenario == "changed_fork.ship")
+    assert child.ids["workflow_id"] == "changed_fork-3"
+    assert child.keys == {"same": "?counted", "new": "dbos:fork:changed_fork-3:ship"}
 
 
 def test_a_child_that_dbos_has_named_has_the_key_of_the_origins_child(seen: Sightings) -> None:

@@ -1,4 +1,4 @@
-"""Temporal: which ids survive a retry, a reset, a second run and a second start."""
+"""Temporal: which ids survive a replay, a retry, a reset, a second run and a second start."""
 
 from __future__ import annotations
 
@@ -8,10 +8,50 @@ import pytest
 
 from frameworks.running import Sightings, ran
 
+OF_WORKFLOW = ".workflow"
+
 
 @pytest.fixture(scope="module")
-def seen(python: Path) -> Sightings:
+def everything(python: Path) -> Sightings:
     return ran(python, "temporal", python.with_name("temporal"))
+
+
+@pytest.fixture(scope="module")
+def seen(everything: Sightings) -> Sightings:
+    """What activities have seen."""
+    return Sightings(one for one in everything if not one.scenario.endswith(OF_WORKFLOW))
+
+
+@pytest.fixture(scope="module")
+def replays(everything: Sightings) -> list[Sightings]:
+    """What workflows have seen, by run: each time that a worker has run its code from the start."""
+    told = [one for one in everything if one.scenario.endswith(OF_WORKFLOW)]
+    runs = dict.fromkeys(one.ids["run_id"] for one in told)
+    return [Sightings(one for one in told if one.ids["run_id"] == run) for run in runs]
+
+
+def test_a_workflow_that_is_replayed_makes_the_same_keys_of_the_same_ids(
+    seen: Sightings, replays: list[Sightings]
+) -> None:
+    assert len(replays) == len({one.ids["run_id"] for one in seen if one.ids["workflow_id"]})
+    for run in replays:
+        assert True in {one.ids["replaying"] for one in run}, run[0].scenario
+        assert len(run) >= 2
+        names = {*run[0].ids, *run[0].keys}
+        assert run.stable() >= names - {"replaying"}
+    # The first task of a workflow is no replay, so that the two kinds were compared.
+    first_runs = [run for run in replays if run[0].scenario != f"reset{OF_WORKFLOW}"]
+    assert all(run[0].ids["replaying"] is False for run in first_runs)
+
+
+def test_the_key_of_a_replay_is_the_one_that_its_activity_was_given(
+    seen: Sightings, replays: list[Sightings]
+) -> None:
+    given = {
+        (one.ids["run_id"], one.keys["activity.workflow"]) for one in seen if one.ids["run_id"]
+    }
+    made = {(one.ids["run_id"], one.keys["workflow"]) for run in replays for one in run}
+    assert made == given
 
 
 def test_a_retry_of_an_activity_keeps_every_id_but_the_attempt(seen: Sightings) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import pytest
 
@@ -47,6 +48,7 @@ class Node:
 class Stored:
     forked_from: str | None = None
     parent_workflow_id: str | None = None
+    app_version: str | None = "1"
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,21 @@ async def test_a_child_that_dbos_has_named_is_followed_to_the_origin_of_its_pare
     assert step_key(engine, "charge") == "dbos:workflow:order-42-2-5:charge"
     assert await step_key_async(engine, "charge") == step_key(engine, "charge")
     assert await step_key_async(engine, "charge", forks="new") == "dbos:fork:fork-1-2-5:charge"
+
+
+@pytest.mark.parametrize("between", [(), ("fork-2",)])
+def test_a_child_is_not_followed_past_a_fork_to_another_version(between: tuple[str, ...]) -> None:
+    forks = ["fork-1", *between, "order-42"]
+    stored = {
+        "fork-1-2": Stored(parent_workflow_id="fork-1", app_version="2"),
+        **{fork: Stored(forked_from=of, app_version="2") for fork, of in pairwise(forks)},
+        "order-42": Stored(),
+    }
+    with pytest.raises(KeyRefused) as refused:
+        step_key(Engine("fork-1-2", stored), "charge")
+    assert refused.value.reason is KeyRefusal.COUNTED
+    # The fork itself has the caller's own name of its step, and no number.
+    assert step_key(Engine("fork-1", stored), "charge") == "dbos:workflow:order-42:charge"
 
 
 def test_a_child_that_its_caller_has_named_keeps_its_name() -> None:

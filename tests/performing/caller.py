@@ -4,7 +4,8 @@
 
 A job performs some effects side by side, step by step, and names where its process ends: `elected`
 (before the calls), `called` (before the confirms), `confirmed`, each by SIGKILL to itself;
-`stopped` is SIGSTOP before the confirms; without an end it runs through. What became of each effect
+`stopped` is SIGSTOP before the confirms; without an end it runs through. A job that names an `api`
+asks that over HTTP, else it works directly on Postgres. What became of each effect
 is written to a file of its own, as one line of JSON.
 """
 
@@ -42,7 +43,11 @@ def reach(point: str, end: str | None) -> None:
 
 async def perform(job: dict[str, Any]) -> None:
     wanted, end = job["performs"], job["end"]
-    broker = AsyncBroker.on_postgres(job["url"], api_key=job["api_key"], key_ring=job["key_ring"])
+    broker = (
+        AsyncBroker(job["api"], job["api_key"])
+        if job["api"]
+        else AsyncBroker.on_postgres(job["url"], api_key=job["api_key"], key_ring=job["key_ring"])
+    )
     async with broker, AsyncExitStack() as stack:
         begun = [
             await stack.enter_async_context(

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from postgres import RunningServer, clone, drop_database
 HERE = Path(__file__).parent
 ENDS = ("elected", "called", "confirmed")
 SAFETIES = ("idempotent", "reconcilable", "unsafe")
+# How callers reach the broker: directly on Postgres, or an API process over HTTP.
+WAYS = ("direct", "http")
 # Long enough for a caller on a busy machine to get from its election to its end.
 LEASE_SECONDS = 5.0
 
@@ -60,14 +63,17 @@ class Stories:
     def broker(self) -> ProofBroker:
         return self.scene.broker
 
-    def job(self, name: str, *kinds: str, end: str | None = None) -> dict[str, Any]:
+    def job(
+        self, name: str, *kinds: str, end: str | None = None, way: str = "direct"
+    ) -> dict[str, Any]:
         """The job of one caller on the effects of these kinds."""
         return {
+            "api": str(self.broker.http.base_url) if way == "http" else None,
             "url": self.broker.url(DatabaseRole.API),
             "api_key": self.api_key,
             "key_ring": str(self.directory / "keyring.json"),
             "end": end,
-            "pid": str(self.directory / f"{name}.pid"),
+            "pid": str(self.directory / f"{name}.{way}.pid"),
             "performs": [
                 {
                     "tool": f"proof.{kind}",
@@ -85,6 +91,14 @@ class Stories:
         environment = os.environ | {"PYTHONPATH": str(HERE.parent)}
         command = [sys.executable, str(HERE / "caller.py"), json.dumps(jobs)]
         subprocess.run(command, check=True, env=environment)
+
+    def second(self, safety: str, end: str, reason: str) -> list[str]:
+        """Let another caller come, by each way, once the first one's effect stands for a reason."""
+        ways = {way: kind_of(safety, end, way) for way in WAYS}
+        for kind in ways.values():
+            self.standing(kind, reason)
+        self.run(*(self.job("second", kind, way=way) for way, kind in ways.items()))
+        return list(ways.values())
 
     def seen(self, kind: str, name: str) -> dict[str, Any]:
         """What a caller has written before it ended."""
@@ -114,6 +128,10 @@ class Stories:
         return wait_until(seen, f"{kind} stands as {reasons}", 30.0)
 
 
+def kind_of(safety: str, end: str, way: str) -> str:
+    return f"{safety}_{end}" if way == "direct" else f"{safety}_{end}_{way}"
+
+
 def effect_id_of(stories: Stories, kind: str) -> str:
     from uuid import UUID
 
@@ -131,13 +149,13 @@ def stories(
     with broker, Scene(broker) as scene:
         broker.prepare()
         made = Stories(scene, broker.add_tenant("callers"), directory)
+        broker.start_api()
         documents = []
-        for safety in SAFETIES:
-            for end in ENDS:
-                kind = f"{safety}_{end}"
-                broker.target.client.set_mode(kind, MODES[safety])
-                by_workers = safety == "idempotent"
-                documents.append(contract(broker.target.url, kind, safety, by_workers=by_workers))
+        for safety, end, way in product(SAFETIES, ENDS, WAYS):
+            kind = kind_of(safety, end, way)
+            broker.target.client.set_mode(kind, MODES[safety])
+            by_workers = safety == "idempotent"
+            documents.append(contract(broker.target.url, kind, safety, by_workers=by_workers))
         broker.target.client.set_mode("zombie", MODES["idempotent"])
         documents.append(contract(broker.target.url, "zombie", "idempotent"))
         broker.apply(*documents)
@@ -149,31 +167,36 @@ def stories(
         )
         made.run(
             made.job("first", "zombie", end="stopped"),
-            *(made.job(end, *(f"{safety}_{end}" for safety in SAFETIES), end=end) for end in ENDS),
+            *(
+                made.job(end, *(kind_of(one, end, way) for one in SAFETIES), end=end, way=way)
+                for end, way in product(ENDS, WAYS)
+            ),
         )
         yield made
         if not (directory / "zombie.first").exists():
-            os.kill(int((directory / "first.pid").read_text()), signal.SIGKILL)
+            os.kill(int((directory / "first.direct.pid").read_text()), signal.SIGKILL)
         assert checked_log(broker.url(DatabaseRole.WORKER)) == []
     drop_database(running_server, database.name)
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("safety", SAFETIES)
 def test_a_caller_killed_after_its_confirm_has_performed_it_once(
-    stories: Stories, safety: str
+    stories: Stories, safety: str, way: str
 ) -> None:
-    kind = f"{safety}_confirmed"
+    kind = kind_of(safety, "confirmed", way)
     effect = stories.standing(kind, "committed")
     assert (effect["state"], effect["source"], effect["attempts"]) == ("succeeded", "response", 1)
     counts = stories.scene.ledger(kind)
     assert (counts.arrivals, counts.effects) == (1, 1)
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("end", "arrivals"), [("elected", 1), ("called", 2)])
 def test_a_worker_sends_an_idempotent_effect_again_with_the_callers_key(
-    stories: Stories, end: str, arrivals: int
+    stories: Stories, end: str, arrivals: int, way: str
 ) -> None:
-    kind = f"idempotent_{end}"
+    kind = kind_of("idempotent", end, way)
     effect = stories.standing(kind, "committed")
     assert (effect["state"], effect["attempts"]) == ("succeeded", 2)
     counts = stories.scene.ledger(kind)
@@ -182,42 +205,42 @@ def test_a_worker_sends_an_idempotent_effect_again_with_the_callers_key(
 
 
 def test_a_probe_finds_what_a_killed_caller_has_done(stories: Stories) -> None:
-    kind = "reconcilable_called"
-    effect = stories.standing(kind, "committed")
-    assert (effect["state"], effect["source"], effect["attempts"]) == ("succeeded", "probe", 1)
-    stories.run(stories.job("second", kind))
-    assert stories.seen(kind, "second") == {
-        "elected": False, "outcome": "Performed", "replayed": True,
-    }  # fmt: skip
-    counts = stories.scene.ledger(kind)
-    assert (counts.arrivals, counts.effects) == (1, 1)
+    for kind in stories.second("reconcilable", "called", "committed"):
+        effect = stories.effect(kind)
+        assert (effect["state"], effect["source"], effect["attempts"]) == ("succeeded", "probe", 1)
+        assert stories.seen(kind, "second") == {
+            "elected": False, "outcome": "Performed", "replayed": True,
+        }  # fmt: skip
+        counts = stories.scene.ledger(kind)
+        assert (counts.arrivals, counts.effects) == (1, 1)
 
 
 def test_after_the_proof_of_absence_the_next_caller_performs_it(stories: Stories) -> None:
-    kind = "reconcilable_elected"
-    effect = stories.standing(kind, "awaiting_caller")
-    assert effect["state"] == "retryable"
-    assert stories.scene.ledger(kind).effects == 0
-    stories.run(stories.job("second", kind))
-    assert stories.seen(kind, "second")["elected"] is True
-    assert stories.effect(kind)["state"] == "succeeded"
-    counts = stories.scene.ledger(kind)
-    assert (counts.arrivals, counts.effects) == (1, 1)
+    kinds = [kind_of("reconcilable", "elected", way) for way in WAYS]
+    for kind in kinds:
+        effect = stories.standing(kind, "awaiting_caller")
+        assert effect["state"] == "retryable"
+        assert stories.scene.ledger(kind).effects == 0
+    stories.second("reconcilable", "elected", "awaiting_caller")
+    for kind in kinds:
+        assert stories.seen(kind, "second")["elected"] is True
+        assert stories.effect(kind)["state"] == "succeeded"
+        counts = stories.scene.ledger(kind)
+        assert (counts.arrivals, counts.effects) == (1, 1)
 
 
 @pytest.mark.parametrize(("end", "effects"), [("elected", 0), ("called", 1)])
 def test_an_unsafe_effect_is_never_performed_again(
     stories: Stories, end: str, effects: int
 ) -> None:
-    kind = f"unsafe_{end}"
-    effect = stories.standing(kind, "outcome_unknown")
-    assert (effect["state"], effect["parked"]) == ("outcome_unknown", True)
-    stories.run(stories.job("second", kind))
-    assert stories.seen(kind, "second") == {
-        "elected": False, "outcome": "Unknown", "replayed": None,
-    }  # fmt: skip
-    counts = stories.scene.ledger(kind)
-    assert (counts.arrivals, counts.effects) == (effects, effects)
+    for kind in stories.second("unsafe", end, "outcome_unknown"):
+        effect = stories.effect(kind)
+        assert (effect["state"], effect["parked"]) == ("outcome_unknown", True)
+        assert stories.seen(kind, "second") == {
+            "elected": False, "outcome": "Unknown", "replayed": None,
+        }  # fmt: skip
+        counts = stories.scene.ledger(kind)
+        assert (counts.arrivals, counts.effects) == (effects, effects)
 
 
 def test_a_paused_caller_that_comes_back_settles_nothing_and_is_recorded(
@@ -226,7 +249,7 @@ def test_a_paused_caller_that_comes_back_settles_nothing_and_is_recorded(
     stories.standing("zombie", "awaiting_caller")
     stories.run(stories.job("second", "zombie"))
     assert stories.seen("zombie", "second")["elected"] is True
-    os.kill(int((stories.directory / "first.pid").read_text()), signal.SIGCONT)
+    os.kill(int((stories.directory / "first.direct.pid").read_text()), signal.SIGCONT)
     wait_until(
         lambda: True if (stories.directory / "zombie.first").exists() else None, "zombie ended"
     )

@@ -20,7 +20,10 @@ from effect_broker.proof.broker import ProofBroker
 from effect_broker.store.callers import Admission, Callers
 from effect_broker.store.pool import Pool, make_pool
 from effect_broker.store.roles import DatabaseRole
+from effect_contracts.catalog import catalog_documents
+from effect_contracts.document import ContractDocument
 from hosting.scenes import Scene
+from sdk.posting import TOOL, Poster
 
 T = TypeVar("T")
 
@@ -84,6 +87,18 @@ def narrow_ring(broker: ProofBroker) -> str:
     ring = json.loads((broker.directory / "keyring.json").read_text("utf-8"))
     del ring["signing"]
     return json.dumps(ring)
+
+
+def posting_contract() -> ContractDocument:
+    """The contract of what a caller carries out by its own statements."""
+    content = json.loads(catalog_documents()["demo-ledger-transactional"].canonical())
+    content |= {"name": "shop-post", "tool": TOOL}
+    return ContractDocument.parse_yaml(json.dumps(content))
+
+
+def poster_of(shop: Business, api_key: str, url: str | None = None) -> Poster:
+    """What a process of the business is given; its own transactions may take another way."""
+    return Poster(url or shop.url, shop.scene.broker.url(DatabaseRole.API), api_key, shop.ring)
 
 
 @contextmanager

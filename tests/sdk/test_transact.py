@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
@@ -39,28 +39,18 @@ from effect_broker.store.export import TraceSelection, export_to
 from effect_broker.store.holds import Holds
 from effect_broker.store.pool import make_pool
 from effect_broker.store.roles import DatabaseRole
-from effect_contracts.catalog import catalog_documents
-from effect_contracts.document import ContractDocument
 from effect_contracts.facts import EffectState, Outcome
 from effect_contracts.trace import verify_lines
 from hosting.scenes import Scene
-from sdk.callers import Business, administer, business
+from sdk.callers import Business, administer, business, posting_contract
 from sdk.conftest import TENANT, Access
-
-TOOL = "shop.post"
-INSERT = "INSERT INTO orders VALUES (%s, %s)"
-
-
-def entry(name: str, amount: int = 5) -> dict[str, object]:
-    return {"debit": name, "credit": "sales", "amount": amount, "currency": "eur"}
+from sdk.posting import INSERT, TOOL, entry
 
 
 @pytest.fixture(scope="module")
 def shop(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Business]:
     """A caller of the tenant, and the contract of what it does by itself."""
-    content = json.loads(catalog_documents()["demo-ledger-transactional"].canonical())
-    content |= {"name": "shop-post", "tool": TOOL}
-    scene.broker.apply(ContractDocument.parse_yaml(json.dumps(content)))
+    scene.broker.apply(posting_contract())
     with business(scene, TENANT, tmp_path_factory.mktemp("shop")) as made:
         yield made
 
@@ -241,6 +231,22 @@ def test_no_body_ends_a_transaction_of_sqlalchemy(
             source.execute(text("SELECT 1"))
             source.commit()
         assert (shop.orders(name), shop.intents(f"shop:{name}")) == (0, 0)
+
+
+def test_an_error_that_a_body_swallows_ends_no_transaction(shop: Business, direct: Broker) -> None:
+    """The server has aborted it, so that nothing of it can be committed; psycopg says so."""
+
+    def body() -> None:
+        with suppress(psycopg.Error):
+            connection.execute("SELECT 1/0")
+
+    with shop.connect() as connection:
+        with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+            direct.transact(
+                connection, body, tool=TOOL, arguments=entry("bad"), operation_key="shop:bad"
+            )
+        connection.rollback()
+    assert shop.intents("shop:bad") == 0
 
 
 @pytest.mark.parametrize("ends", ["commit", "rollback"])

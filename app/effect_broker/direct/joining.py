@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Final, TypeVar
+from uuid import UUID
 
 from effect_adapters.registry import adapters
 from effect_broker.api.bodies import ENVELOPE_DEPTH_MAX, SubmitBody, submit_of
@@ -19,7 +20,14 @@ from effect_broker.intake import EffectRequest, Intake, Scope, Tenant
 from effect_broker.keyring import AesVault, KeyRing, KeyRingProblem
 from effect_broker.protocol.ports import EffectMissing, Intent, StoreBusy, VaultError
 from effect_broker.protocol.submission import Submitted
-from effect_broker.sdk.errors import NotConfigured, NotJoined, NotUnderstood, RunAgain, error_of
+from effect_broker.sdk.errors import (
+    NotConfigured,
+    NotJoined,
+    NotUnderstood,
+    RunAgain,
+    TransactionEnded,
+    error_of,
+)
 from effect_broker.sdk.joined import Transacted
 from effect_broker.sdk.results import Effect, effect_from
 from effect_broker.sdk.transport import Home
@@ -28,13 +36,16 @@ from effect_broker.store.caller_connections import (
     JoinBroken,
     JoinRefused,
     Overtaken,
+    SavepointLost,
     check_open,
+    kept,
     link_of,
 )
 from effect_broker.store.joined import Carried, JoinedStore, Look
 from effect_contracts.canonical import JsonValue, parse_strict
 from effect_contracts.document import ContractDocument
 from effect_contracts.errors import EffectError, TenantDisabled, problem
+from effect_contracts.keys import effect_id
 
 T = TypeVar("T")
 
@@ -106,6 +117,7 @@ class Joining:
 
         Raises:
             As `submit`, and what `body` raises.
+            TransactionEnded: `body` has ended the transaction.
         """
         return await self._said(connection, raw, home, Carried(external_id), body, loop=loop)
 
@@ -165,15 +177,17 @@ class Joining:
         _check_home(look, home)
         intake = _JoinedIntake(store, self._adapters, self._ring, self._vault, _pass)
         intake.has_loop = loop
-        undone: AbstractAsyncContextManager[None] = (
-            nullcontext() if body is None else link.savepoint()
-        )
-        async with undone:
-            submitted = await intake.submit(_tenant(look), _request(asked))
-            value = None
-            if body is not None and submitted.created:
-                value = await _carried_out(body)
-        return Transacted(_effect(submitted), submitted.created, value)
+        undone: AbstractAsyncContextManager[None] = nullcontext() if body is None else kept(link)
+        try:
+            async with undone:
+                submitted = await intake.submit(_tenant(look), _request(asked))
+                value = None
+                if body is not None and submitted.created:
+                    value = await _carried_out(body)
+            return Transacted(_effect(submitted), submitted.created, value)
+        except SavepointLost as lost:
+            cause = lost.cause
+        raise _ended(effect_id(look.tenant_id, asked.operation_key), cause)
 
     def _parsed(self, digest: str, text: str) -> ContractDocument:
         """Documents are immutable by digest, so each is read once."""
@@ -257,6 +271,17 @@ def _not_joined(refused: JoinRefused) -> Exception:
 
 def _again(code: str) -> RunAgain:
     return RunAgain("Roll back and run the whole transaction again.", {"code": code})
+
+
+def _ended(effect: UUID, cause: Exception | None) -> Exception:
+    ended = TransactionEnded(
+        "The function has ended the transaction by a statement of its own, such as COMMIT. What it "
+        "had written before may be committed with the receipt, and the rest is not: ask for the "
+        "effect, and put right what is missing.",
+        {"code": "transaction_ended", "effect_id": str(effect)},
+    )
+    ended.__cause__ = cause.error if isinstance(cause, _BodyRaised) else cause
+    return ended
 
 
 def _pass(point: str) -> None:

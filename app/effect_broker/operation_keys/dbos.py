@@ -4,7 +4,9 @@ A retry of a step and the recovery of a workflow keep workflow id and step id. A
 inputs and runs what comes after its first step under a new workflow id, and children that DBOS has
 named get the new id too. So the key holds the id that the workflow would have without any fork: a
 fork is the same intent. Step ids are counted; a fork to another version of the program counts
-otherwise, so the step has a name that the caller has chosen.
+otherwise, so the step has a name that the caller has chosen. The ids of children that DBOS has
+named are counted too: below a fork to another version nobody knows which child of the origin's one
+is, and there is no key.
 """
 
 from __future__ import annotations
@@ -32,6 +34,10 @@ _OUTSIDE: Final = "There is no workflow here: call it inside a DBOS workflow or 
 
 class WorkflowStatus(Protocol):
     """What is read of `dbos.WorkflowStatus`."""
+
+    @property
+    def app_version(self) -> str | None:
+        """The version of the program that runs it."""
 
     @property
     def forked_from(self) -> str | None:
@@ -70,8 +76,9 @@ def step_key(dbos: Running, *step: Segment, forks: Forks = "same") -> str:
             each); `new` makes every fork a new intent, so that it sends again.
 
     Raises:
-        KeyRefused: there is no workflow here, the step has no name, or a workflow on the way to
-            the origin is no longer stored.
+        KeyRefused: there is no workflow here, the step has no name, a workflow on the way to
+            the origin is no longer stored, or DBOS has named this child by a count of another
+            version of the program.
     """
     current = _current(dbos)
     if forks == "new":
@@ -110,14 +117,22 @@ def _current(dbos: Running) -> str:
 
 def _origin(workflow_id: str) -> Generator[str, WorkflowStatus | None, str]:
     """Ask for workflows, and return the id that this one would have without any fork."""
-    current, below = workflow_id, ""
+    current, below, fork = workflow_id, "", None
     for _ in range(_LOOKS_MAX):
         status = yield current
         if status is None:
             break
-        parent = status.parent_workflow_id
+        if below and fork is not None and fork.app_version != status.app_version:
+            raise KeyRefused(
+                KeyRefusal.COUNTED,
+                "DBOS has named this child by a count, and the fork that has started it runs "
+                "another version of the program, which may count otherwise. Start the child under "
+                "an id of its own (SetWorkflowID), make the key of an id among its inputs, or ask "
+                "for forks='new'.",
+            )
+        parent, fork = status.parent_workflow_id, None
         if status.forked_from is not None:
-            current = status.forked_from
+            current, fork = status.forked_from, status
         elif parent is not None and current.startswith(f"{parent}-"):
             # DBOS has named it after its parent, which may be a fork.
             current, below = parent, current[len(parent) :] + below

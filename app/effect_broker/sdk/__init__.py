@@ -21,6 +21,7 @@ from effect_broker.sdk.errors import (
     RunAgain,
     StaleVersion,
     TooEarly,
+    TransactionEnded,
     Unavailable,
 )
 from effect_broker.sdk.face import Broker
@@ -88,6 +89,7 @@ __all__ = [
     "TooEarly",
     "Tool",
     "Transacted",
+    "TransactionEnded",
     "Unavailable",
     "Unknown",
     "UnresolvedEffect",

@@ -270,6 +270,8 @@ class AsyncBroker:
 
         Raises:
             NotJoined, RunAgain, RequestRefused, Conflict.
+            TransactionEnded: `body` has ended your transaction, by a COMMIT that it has executed:
+                a half of its work may be committed, with the receipt.
         """
         asked = submit_body(tool, arguments, operation_key, trace_id)
         external_id = checked_external_id(external_id)

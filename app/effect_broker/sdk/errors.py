@@ -11,6 +11,7 @@
     │   ├── TooEarly           the observation began before it could prove anything
     │   └── ElectionLost       what the caller performed came too late to settle the effect
     ├── NotJoined          a transaction that cannot carry a submit; nothing was written
+    ├── TransactionEnded   a body of `transact` has ended the transaction: a half may be committed
     ├── Unavailable        5xx or no answer: nothing is known, the same call may be repeated
     │   ├── RateLimited        429
     │   └── RunAgain           the caller's whole transaction has to run again
@@ -155,6 +156,9 @@ class Unavailable(BrokerError):
     as it takes. The SDK has done so already, for as long as its patience says.
     """
 
+    # For this package: whether the broker may have been reached at all.
+    _reached = True
+
     @property
     def retry_after_seconds(self) -> int | None:
         """How long the broker asks to be left alone, if it does."""
@@ -165,6 +169,8 @@ class Unavailable(BrokerError):
 class RateLimited(Unavailable):
     """Too many requests of this key or tenant; this one was not looked at."""
 
+    _reached = False
+
 
 class NotJoined(BrokerError):
     """The caller's transaction cannot carry a submit; nothing was written, and it goes on.
@@ -173,6 +179,20 @@ class NotJoined(BrokerError):
     `not_a_caller`, `another_database`, `another_tenant`, `approval_needed`, `not_transactional`,
     `held`, `unknown_connection`, `needs_a_loop`, `blocks_the_loop`.
     """
+
+
+class TransactionEnded(BrokerError):
+    """The body of `transact` has ended the caller's transaction, by a statement of its own.
+
+    After a COMMIT the receipt stands, with what the body had written until then and without the
+    rest: the effect counts as carried out, and its body will not run again. After a ROLLBACK
+    nothing stands. `get(effect_id)` says which; what the body itself has raised is `__cause__`.
+    """
+
+    @property
+    def effect_id(self) -> UUID:
+        """The effect whose receipt was written before the body ran."""
+        return UUID(self.problem["effect_id"])
 
 
 class RunAgain(Unavailable):

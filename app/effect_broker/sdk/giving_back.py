@@ -3,9 +3,11 @@
 A caller may be cancelled while it asks. Whether it was elected is then for the answer to say, and
 nobody is there to hear it: the lease would run out with nobody at work, and an effect of an unsafe
 contract would end as unknown although nothing was sent. So the question is asked to its end, and an
-election that comes of it is told as not sent. A caller may be cancelled while it tells, too: what
-it knows is told to its end, since nobody else knows it. A process that dies meanwhile leaves its
-lease, as one does that dies at work.
+election that comes of it is told as not sent. The same is done for who has lost its patience with a
+broker that may have heard the question: it is asked on for a while, since its caller has the error
+and begins nothing any more. A caller may be cancelled while it tells, too: what it knows is told to
+its end, since nobody else knows it. A process that dies meanwhile leaves its lease, as one does
+that dies at work.
 """
 
 from __future__ import annotations
@@ -20,6 +22,10 @@ from effect_broker.sdk.errors import Body, BrokerError, Closed
 # How long a client that is closed waits for what is still to be given back. The answers take
 # milliseconds; a broker that is away must not hold up its caller's end.
 GIVE_BACK_SECONDS: Final = 4.0
+
+# For how long it is asked on after the caller's patience: leases are of this order, and what is
+# told after a lease settles little.
+ASK_ON_SECONDS: Final = 60.0
 
 GiveBack = Callable[[Body], Awaitable[None]]
 
@@ -56,6 +62,10 @@ class GivingBack:
         if not question.done():
             raise Closed("This client was closed while it asked; nothing is known of the answer.")
         return question.result()
+
+    def ask_on(self, asking: Coroutine[Any, Any, Body], give_back: GiveBack) -> None:
+        """Ask what nobody waits for any more, and let be given back what comes of it."""
+        self.begin(_give(asyncio.create_task(asking), give_back))
 
     async def told(self, telling: Coroutine[Any, Any, Body]) -> None:
         """Tell something to its end, also where its caller does not wait for that.

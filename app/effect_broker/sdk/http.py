@@ -30,6 +30,8 @@ from effect_broker.sdk.transport import Deed, Home, Wish
 _CONNECT_SECONDS: Final = 5.0
 _IDLE_CONNECTIONS_MAX: Final = 20
 _ANSWERS: Final = frozenset({200, 202})
+# Nobody was reached, so that nobody has anything to be told of.
+_WITHOUT_A_CONNECTION: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 class HttpTransport:
@@ -141,7 +143,9 @@ class HttpTransport:
         except TimeoutError:
             problem: BrokerError = Unavailable("The broker did not answer in time.")
         except httpx.HTTPError as error:
-            problem = Unavailable(_said(error))
+            unavailable = Unavailable(_said(error))
+            unavailable._reached = not isinstance(error, _WITHOUT_A_CONNECTION)
+            problem = unavailable
         else:
             return _body_of(answer)
         # Outside of the except blocks: an error of httpx holds the request, and with it the key.

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -30,8 +30,10 @@ from effect_broker.sdk.errors import (
     NotElected,
     NotUnderstood,
     RequestRefused,
+    Unavailable,
     refused,
 )
+from effect_broker.sdk.giving_back import ASK_ON_SECONDS
 from effect_broker.sdk.results import (
     Cancelled,
     Compensated,
@@ -264,20 +266,31 @@ class AsyncPerformance:
 
     async def _ask(self) -> Self:
         asked_at, broker, token, body = 0.0, self._broker, self._token, self._body
+        heard = False
         broker._check_open()
 
-        def ask() -> Awaitable[Body]:
-            nonlocal asked_at
+        async def ask() -> Body:
+            nonlocal asked_at, heard
             # Before each try: a lease is measured from before it can have begun.
             asked_at = broker._clock.boot_seconds()
-            return broker._transport.elect(body)
+            try:
+                return await broker._transport.elect(body)
+            except Unavailable as problem:
+                heard = heard or problem._reached
+                raise
 
         async def give_back(answer: Body) -> None:
             if answer.get("elected") is True:
                 effect_id = effect_from(_member(answer, "effect")).effect_id
                 await self._not_sent(token, effect_id, _lease_from(answer, 0.0).ordinal)
 
-        answer = await broker._giving_back.answer(broker._insist(ask), give_back)
+        try:
+            answer = await broker._giving_back.answer(broker._insist(ask), give_back)
+        except Unavailable:
+            if heard:
+                # It may have elected this caller, whose block does not begin: nothing is sent.
+                broker._giving_back.ask_on(broker._insist(ask, ASK_ON_SECONDS), give_back)
+            raise
         effect = self._effect = effect_from(_member(answer, "effect"))
         if answer.get("elected") is not True:
             self.outcome = await self._standing(effect)

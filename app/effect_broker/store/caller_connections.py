@@ -32,6 +32,9 @@ OVERTAKEN: Final = {
     "55P03": "lock_not_available",
 }
 
+# To release or roll back to a savepoint: there is no transaction, or none that has it.
+_SAVEPOINT_LOST: Final = frozenset({"25P01", "3B001"})
+
 # What has ended the transaction and may be gone the next time: a connection that was lost, a
 # server that is short of something or was told to stop, a timeout. By class, or whole.
 _PASSING: Final = ("08", "25P03", "25P04", "40", "53", "55", "57", "58")
@@ -67,6 +70,18 @@ class Overtaken(Exception):
         self.code = code
 
 
+class SavepointLost(Exception):
+    """The transaction that a savepoint was in has ended: what stands of it was its own statements'.
+
+    Attributes:
+        cause: what ended the block, where an exception of its own did.
+    """
+
+    def __init__(self, cause: Exception | None) -> None:
+        super().__init__()
+        self.cause = cause
+
+
 class JoinBroken(Exception):
     """The database refuses what is asked here, and would again. `sqlstate` says how."""
 
@@ -95,7 +110,10 @@ class Link(Protocol):
         """
 
     def savepoint(self) -> AbstractAsyncContextManager[None]:
-        """Give a context whose writes are taken back where it is left by an exception."""
+        """Give a context whose writes are taken back where it is left by an exception.
+
+        Its connection permits neither commit() nor rollback() inside; see `kept` for the rest.
+        """
 
 
 def link_of(connection: object) -> Link:
@@ -143,6 +161,45 @@ async def check_open(link: Link) -> None:
         raise JoinRefused("no_broker_here")
     if not granted[0]:
         raise JoinRefused("not_a_caller")
+
+
+@asynccontextmanager
+async def kept(link: Link) -> AsyncIterator[None]:
+    """Give the savepoint of a link, and see that it is still there at the end.
+
+    A statement of the block, such as a COMMIT that was written out, may end the transaction, and
+    another one may have begun: then neither can the savepoint be released nor its writes be taken
+    back. psycopg says so of a release only, and is silent where it cannot roll back to it.
+
+    Raises:
+        SavepointLost. And what the block raises.
+    """
+    driver = await link.driver()
+    raised: Exception | None = None
+    try:
+        async with link.savepoint():
+            try:
+                yield
+            except Exception as error:
+                raised = error
+                raise
+    except Exception as error:
+        status = driver.info.transaction_status
+        gone = status is TransactionStatus.INERROR and (raised is not None or _lost(error))
+        if status is not TransactionStatus.IDLE and not gone:
+            raise
+    else:
+        return
+    raise SavepointLost(raised)
+
+
+def _lost(error: BaseException | None) -> bool:
+    """Whether the server has said that there is no transaction, or no such savepoint in it."""
+    while error is not None:
+        if isinstance(error, psycopg.Error) and error.sqlstate in _SAVEPOINT_LOST:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 class _Psycopg:
@@ -210,8 +267,9 @@ class _Alchemy:
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
-        # SQLAlchemy lets a body end the whole transaction, and tells nobody; psycopg does not.
-        with self._source.begin_nested(), (await self.driver()).transaction():
+        # SQLAlchemy lets a body end the whole transaction, and tells nobody; psycopg does not. Its
+        # savepoint is the outer one, which a commit() of SQLAlchemy does not release on its way.
+        with (await self.driver()).transaction(), self._source.begin_nested():
             yield
 
 
@@ -239,7 +297,7 @@ class _AsyncAlchemy:
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
-        async with self._source.begin_nested(), (await self.driver()).transaction():
+        async with (await self.driver()).transaction(), self._source.begin_nested():
             yield
 
 

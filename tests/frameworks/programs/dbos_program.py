@@ -1,9 +1,10 @@
 """DBOS: a step that is retried, a process that dies in a step, recovery, forks, a lost origin.
 
-    python dbos_program.py DATABASE_URL crash|recover
+    python dbos_program.py DATABASE_URL crash|recover|changed
 
 Each word is a process of its own, over one database. The first dies inside its step; the second
-recovers the workflow, and then forks it.
+recovers the workflow, and then forks it. The third is another version of the program, with one more
+step before the others, and forks the workflow to that.
 """
 
 # What stands beside this program is found when it runs.
@@ -26,13 +27,14 @@ POLL_SECONDS: Final = 0.05
 
 
 PHASE: Final = sys.argv[2]
+_VERSION: Final = "2" if PHASE == "changed" else "1"
 
 
 def _scenario(what: str) -> str:
     """The phase for the workflow itself, and the id for a fork of it; then what is done."""
     workflow_id = DBOS.workflow_id
     assert workflow_id is not None
-    root = workflow_id.removesuffix("-2")
+    root = workflow_id.removesuffix("-3" if PHASE == "changed" else "-2")
     return f"{PHASE if root == ORDER else root}.{what}"
 
 
@@ -79,7 +81,8 @@ async def ship() -> None:
         key = await step_key_async(DBOS, "ship")
     except KeyRefused as refused:
         key = f"?{refused.reason}"
-    sighted(_scenario("ship"), {"workflow_id": DBOS.workflow_id}, {"same": key})
+    new = await step_key_async(DBOS, "ship", forks="new")
+    sighted(_scenario("ship"), {"workflow_id": DBOS.workflow_id}, {"same": key, "new": new})
 
 
 @DBOS.workflow()
@@ -88,9 +91,17 @@ async def delivery() -> None:
     await ship()
 
 
+@DBOS.step()
+def check(number: str) -> None:
+    """What the second version of the program has in addition."""
+    assert number == ORDER
+
+
 @DBOS.workflow()
 def order(number: str) -> None:
     """Charges, then delivers."""
+    if PHASE == "changed":
+        check(number)
     charge(number)
     child: WorkflowHandle[Any] = DBOS.start_workflow(delivery)
     child.get_result(polling_interval_sec=POLL_SECONDS)
@@ -98,7 +109,7 @@ def order(number: str) -> None:
 
 def _forked(workflow_id: str, own_id: str) -> WorkflowHandle[None]:
     with SetWorkflowID(own_id):
-        return DBOS.fork_workflow(workflow_id, 1)
+        return DBOS.fork_workflow(workflow_id, 1, application_version=_VERSION)
 
 
 def main(url: str) -> None:
@@ -107,7 +118,7 @@ def main(url: str) -> None:
         config={
             "name": "orders",
             "system_database_url": url,
-            "application_version": "1",
+            "application_version": _VERSION,
             "executor_id": "the-only-one",
             "log_level": "CRITICAL",
         }
@@ -115,7 +126,10 @@ def main(url: str) -> None:
     DBOS.launch()
     if PHASE == "crash":
         with SetWorkflowID(ORDER):
-            order("order-42")
+            order(ORDER)
+    if PHASE == "changed":
+        _forked(ORDER, "changed_fork").get_result(polling_interval_sec=POLL_SECONDS)
+        os._exit(0)
     DBOS.retrieve_workflow(ORDER).get_result(polling_interval_sec=POLL_SECONDS)
     sighted("outside", {}, {"same": key_or_refusal(lambda: step_key(DBOS, "charge"))})
     # The queue of forks is asked once in a second: two at once.

@@ -1,7 +1,8 @@
 """Temporal: an activity that is retried, and workflows that are reset, retried and continued.
 
 The server is the real one, with its database in memory. No workflow is cached, so that each of its
-tasks is a replay from the start.
+tasks is a replay from the start. A workflow tells what it sees each time that it is run or
+replayed, as a scenario of its own: `<scenario>.workflow`.
 """
 
 # The framework is in the environment that this program runs in, not in the one that checks it.
@@ -15,7 +16,6 @@ import sys
 from datetime import timedelta
 from typing import Any
 
-from sightings import key_or_refusal, sighted
 from temporalio import activity, workflow
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
@@ -26,6 +26,9 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 with workflow.unsafe.imports_passed_through():
+    # The sandbox loads these once, as it has to where a workflow makes keys.
+    from sightings import key_or_refusal, sighted
+
     from effect_broker.operation_keys.temporal import activity_key, workflow_key
 
 QUEUE = "orders"
@@ -69,22 +72,22 @@ class Order:
     @workflow.run
     async def run(self, scenario: str, rounds: int) -> None:
         info = workflow.info()
+        ids = {
+            "run_id": info.run_id,
+            "original": info.original_execution_run_id,
+            "first": info.first_execution_run_id,
+        }
+        keys = {
+            "workflow": workflow_key(info, "charge"),
+            "chain": workflow_key(info, "charge", scope="chain"),
+            "execution": workflow_key(info, "charge", scope="execution"),
+            "run": workflow_key(info, "charge", scope="run"),
+        }
+        seen = {"workflow_id": info.workflow_id, "replaying": workflow.unsafe.is_replaying()}
+        sighted(f"{scenario}.workflow", seen | ids, keys)
         await workflow.execute_activity(
             charge,
-            args=[
-                scenario,
-                {
-                    "run_id": info.run_id,
-                    "original": info.original_execution_run_id,
-                    "first": info.first_execution_run_id,
-                },
-                {
-                    "workflow": workflow_key(info, "charge"),
-                    "chain": workflow_key(info, "charge", scope="chain"),
-                    "execution": workflow_key(info, "charge", scope="execution"),
-                    "run": workflow_key(info, "charge", scope="run"),
-                },
-            ],
+            args=[scenario, ids, keys],
             activity_id="charge" if scenario == "named" else None,
             start_to_close_timeout=SECONDS,
             retry_policy=QUICK,
