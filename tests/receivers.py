@@ -53,18 +53,17 @@ class Tracker:
     """Keeps tickets; its search sees one `lag_seconds` after it was made.
 
     Attributes:
-        searches: when each search came, on the clock of `time.monotonic`.
+        shown: how many tickets each search has found.
         page: how many tickets one answer of the search shows.
-        losing: it makes a ticket and does not answer.
-        silent: it makes a ticket and says nothing until it is stopped.
+        losing: for so many requests more it makes a ticket and does not answer.
     """
 
     def __init__(self, lag_seconds: float = 0.0) -> None:
         self.lag_seconds = lag_seconds
         self.tickets: list[dict[str, Any]] = []
-        self.searches: list[float] = []
+        self.shown: list[int] = []
         self.page = 50
-        self.losing = self.silent = False
+        self.losing = 0
         self._made_at: list[float] = []
         self._lock = threading.Lock()
 
@@ -83,9 +82,8 @@ class Tracker:
         if not head:
             return None
         ticket = self.make(json.loads(body))
-        if self.silent:
-            return arrival.hold()
         if self.losing:
+            self.losing -= 1
             return arrival.reset()
         return arrival.send(json_answer(201, json.dumps(ticket)))
 
@@ -94,11 +92,11 @@ class Tracker:
         words = parse_qs(urlsplit(path).query)["key"][0].partition("-")[0]
         with self._lock:
             now = time.monotonic()
-            self.searches.append(now)
             seen = [
                 ticket
                 for ticket, made_at in zip(self.tickets, self._made_at, strict=True)
                 if made_at + self.lag_seconds <= now and words in ticket["body"]
             ]
+            self.shown.append(len(seen))
         page = {"tickets": seen[: self.page], "has_more": len(seen) > self.page}
         return json_answer(200, json.dumps(page))
