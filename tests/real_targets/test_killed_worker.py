@@ -7,18 +7,32 @@ target keeps every request that was sent.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
+
+import nats
 
 from effect_broker.faultpoints import FaultPoint
 from effect_contracts.document import ContractDocument
 from hosting.scenes import Scene
+from peers import peer
 from real_targets.cases import ASKED, QUICK, Case, of_catalog, receipt_of, version
 from real_targets.contracts import contract_text, stripe_contract_text
-from real_targets.programs import Dovecot, Localstripe, MailServer, Moto, Radicale, StripeMock
+from real_targets.nats_way import NatsWay
+from real_targets.programs import (
+    Dovecot,
+    Localstripe,
+    MailServer,
+    Moto,
+    NatsServer,
+    Radicale,
+    StripeMock,
+)
 from real_targets.relay import carried, relay
 
-CHARGE = {"amount": 4200, "currency": "eur", "source": "tok_visa", "metadata": {"order": "o-1"}}
+TOKEN = {"currency": "eur", "source": "tok_visa"}
+CHARGE = {"amount": 4200, **TOKEN, "metadata": {"order": "o-1"}}
 EVENT = {
     "calendar": Radicale.CALENDAR,
     "title": "Stand-up",
@@ -45,6 +59,26 @@ def test_a_charge_whose_worker_was_killed_is_sent_again_and_made_once(
     receipt = receipt_of(scene, effect_id)
     assert (receipt["external_id"], receipt["attempts"]) == (made["id"], 2)
     # Sent twice, and byte for byte the same: it was the target that kept the charge to one.
+    assert len(sent) == 2
+    assert sent[0] == sent[1]
+
+
+def test_a_refund_whose_worker_was_killed_is_sent_again_and_made_once(
+    scene: Scene, stripe_mock: StripeMock
+) -> None:
+    charge = stripe_mock.http.post("/v1/charges", data={"amount": 4200, **TOKEN}).json()["id"]
+    with relay(stripe_mock.port) as way:
+        contract = stripe_contract_text(way.origin, "stripe-refund", version=version(way), **QUICK)
+        case = Case(scene, contract, "order:1:refund", {"charge": charge, "amount": 1000})
+        effect_id = case.submit_and_kill(FaultPoint.AFTER_TARGET_ANSWER)
+        effect = scene.broker.settled(effect_id)
+        assert case.resubmit() == (200, effect_id)
+        sent = way.requests
+    assert effect["state"] == "succeeded"
+    listed = stripe_mock.http.get("/v1/refunds", params={"charge": charge}).json()["data"]
+    [(made, amount)] = [(refund["id"], refund["amount"]) for refund in listed]
+    receipt = receipt_of(scene, effect_id)
+    assert (receipt["external_id"], receipt["attempts"], amount) == (made, 2, 1000)
     assert len(sent) == 2
     assert sent[0] == sent[1]
 
@@ -160,6 +194,69 @@ def test_a_message_whose_worker_was_killed_is_in_the_queue_once(scene: Scene, mo
     assert json.loads(message["Body"]) == {"order": "7", "event": "paid"}
     receipt = receipt_of(scene, effect_id)
     assert (receipt["external_id"], receipt["attempts"]) == (_deduplication_id(bodies[0]), 2)
+
+
+def test_an_export_whose_worker_was_killed_is_found_and_not_written_again(
+    scene: Scene, moto: Moto
+) -> None:
+    s3 = moto.sdk("s3")
+    s3.create_bucket(
+        Bucket="acme-exports", CreateBucketConfiguration={"LocationConstraint": Moto.REGION}
+    )
+    export = {"report": "orders", "day": "2026-10-05", "rows": [1, 2]}
+    with relay(moto.port) as way:
+        place = {"endpoint": way.origin}
+        contract = of_catalog("s3-export", version(way), adapter=place, **ASKED)
+        case = Case(scene, contract, "export:orders:1", export)
+        effect_id = case.submit_and_kill(FaultPoint.AFTER_TARGET_ANSWER)
+        effect = scene.broker.settled(effect_id)
+        assert case.resubmit() == (200, effect_id)
+        methods = [request.split(b" ", 1)[0] for request in way.requests]
+    assert effect["state"] == "succeeded"
+    receipt = receipt_of(scene, effect_id)
+    assert (receipt["source"], receipt["attempts"]) == ("probe", 1)
+    assert methods.count(b"PUT") == 1
+    [listed] = s3.list_objects_v2(Bucket="acme-exports")["Contents"]
+    assert (
+        json.loads(s3.get_object(Bucket="acme-exports", Key=listed["Key"])["Body"].read()) == export
+    )
+    s3.close()
+
+
+def test_an_event_whose_worker_was_killed_is_in_the_stream_once(
+    scene: Scene, nats_server: NatsServer
+) -> None:
+    asyncio.run(_make_stream(nats_server))
+    way = NatsWay(nats_server.port)
+    with peer(way) as running:
+        place = {"server": f"nats://127.0.0.1:{running.port}", "auth": None}
+        # The library is loaded in the first attempt, and speaks three times.
+        patient = {**QUICK, "attempt_deadline_seconds": 4.0}
+        contract = of_catalog("nats-order-event", str(running.port), adapter=place, **patient)
+        case = Case(scene, contract, "order:8:paid", {"order": "8", "event": "paid"})
+        effect_id = case.submit_and_kill(FaultPoint.AFTER_TARGET_ANSWER)
+        effect = scene.broker.settled(effect_id)
+        assert case.resubmit() == (200, effect_id)
+    assert effect["state"] == "succeeded"
+    # Published twice under one id and byte for byte the same: the stream kept it to one.
+    assert len(way.publishes) >= 2
+    assert len(set(map(_without_inbox, way.publishes))) == 1
+    assert nats_server.stored("ORDERS") == 1
+    receipt = receipt_of(scene, effect_id)
+    assert receipt["external_id"] == "ORDERS:1"
+
+
+async def _make_stream(server: NatsServer) -> None:
+    client = await nats.connect(server.server)
+    await client.jetstream().add_stream(name="ORDERS", subjects=["orders.>"], duplicate_window=600)
+    await client.close()
+
+
+def _without_inbox(publish: bytes) -> bytes:
+    """A publish but for where its acknowledgement goes to, which is each connection's own."""
+    line, _, rest = publish.partition(b"\r\n")
+    verb, subject, _inbox, *lengths = line.split()
+    return b" ".join([verb, subject, *lengths]) + rest
 
 
 def _deduplication_id(body: bytes) -> str:
