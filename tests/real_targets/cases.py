@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import yaml
 
 from adapter_calls import merged
 from effect_broker.faultpoints import FaultPoint
+from effect_broker.proof.broker import wait_until
 from effect_contracts.catalog import catalog_texts
 from effect_contracts.document import ContractDocument
 from hosting.scenes import Scene
@@ -55,6 +56,18 @@ class Case:
         effect_id = self.submit()
         self._scene.broker.wait_fired(point)
         self._scene.workers.append(self._scene.broker.stack.worker())
+        return effect_id
+
+    def submit_and_kill_all(self, done: Callable[[], bool]) -> str:
+        """Submit, kill every worker once the target has done its work; return the effect's id.
+
+        For adapters that load a library in the first attempt, which on a busy machine may take all
+        the time of that one; another follows then.
+        """
+        self._scene.ensure_workers(2)
+        effect_id = self.submit()
+        wait_until(lambda: done() or None, "the target has done its work")
+        self._scene.kill_workers()
         return effect_id
 
     def resubmit(self) -> tuple[int, str]:
