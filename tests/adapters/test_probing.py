@@ -452,8 +452,11 @@ async def test_conditions_of_the_write_do_not_reach_the_read() -> None:
         seen.append(arrival.read_request())
         arrival.send(listing(OURS))
 
-    await found(script, headers={"If-None-Match": "*", "X-Api-Version": "2"})
+    of_the_write = {"If-None-Match": "*", "Idempotency-Key": {"template": "{key}"}}
+    key = {"in": "body", "pointer": "/key"}
+    await found(script, headers={**of_the_write, "X-Api-Version": "2"}, key=key)
     assert b"If-None-Match" not in seen[0]
+    assert b"Idempotency-Key" not in seen[0], "the target may answer with what it keeps for the key"
     assert b"X-Api-Version: 2" in seen[0]
 
 

@@ -1,28 +1,25 @@
-"""The shipped contracts `webhook-post` and `ticket-create` at receivers that are scripted here.
-
-No open receiver or tracker keeps the promises that these contracts need, so the two servers below
-are ours and say so: a receiver that de-duplicates by key as the IETF draft on the Idempotency-Key
-header has it, and a tracker that knows no key and whose search sees a ticket late.
-"""
+"""The shipped contracts `webhook-post` and `ticket-create` at the servers of `receivers`."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import yaml
 
-from adapter_calls import dispatch_call, probe_call
+from adapter_calls import dispatch_call, merged, probe_call
 from effect_adapters.base import Answer, Finding
 from effect_adapters.http import HttpAdapter
 from effect_broker.clock import SystemClock, new_id
 from effect_broker.conformance import Judgement, Trial, drifted_arguments, examine
-from effect_contracts.catalog import catalog_documents
+from effect_contracts.catalog import catalog_documents, catalog_texts
 from effect_contracts.document import ContractDocument, with_origin
 from effect_contracts.facts import Outcome, Verdict
-from peers import Arrival, Peer, answer, json_answer, peer
+from peers import Peer, peer
+from receivers import Receiver, Tracker
 
 ADAPTER = HttpAdapter(lambda _reference: "token")
 EVENT: dict[str, Any] = {
@@ -31,55 +28,6 @@ EVENT: dict[str, Any] = {
     "data": {"order": "o-1"},
 }
 TICKET: dict[str, Any] = {"title": "Disk is full", "body": "On db-1:\n97 %"}
-
-
-class Receiver:
-    """Keeps what came, by `webhook-id`; while `losing`, it keeps and does not answer."""
-
-    def __init__(self) -> None:
-        self.events: dict[str, bytes] = {}
-        self.keys: list[tuple[str, str]] = []
-        self.losing = False
-
-    def __call__(self, arrival: Arrival) -> None:
-        head, _, body = arrival.read_request().partition(b"\r\n\r\n")
-        headers = {
-            name.lower(): value.strip()
-            for name, _, value in (line.partition(":") for line in head.decode().split("\r\n")[1:])
-        }
-        key = headers["webhook-id"]
-        self.keys.append((key, headers["idempotency-key"]))
-        if self.events.setdefault(key, body) != body:
-            return arrival.send(answer(422))
-        return arrival.reset() if self.losing else arrival.send(answer(204))
-
-
-class Tracker:
-    """Keeps tickets; its search sees those that `index` was called after."""
-
-    def __init__(self) -> None:
-        self.tickets: list[dict[str, Any]] = []
-        self.indexed = 0
-        self.page = 50
-        self.losing = False
-
-    def index(self) -> None:
-        self.indexed = len(self.tickets)
-
-    def __call__(self, arrival: Arrival) -> None:
-        head, _, body = arrival.read_request().partition(b"\r\n\r\n")
-        if head.startswith(b"GET"):
-            query = parse_qs(urlsplit(head.split(b" ")[1].decode()).query)
-            # As vague as a search is: any ticket with the words before the last dash.
-            words = query["key"][0].partition("-")[0]
-            found = [t for t in self.tickets[: self.indexed] if words in t["body"]]
-            page = {"tickets": found[: self.page], "has_more": len(found) > self.page}
-            return arrival.send(json_answer(200, json.dumps(page)))
-        ticket = {**json.loads(body), "id": len(self.tickets) + 1}
-        self.tickets.append(ticket)
-        if self.losing:
-            return arrival.reset()
-        return arrival.send(json_answer(201, json.dumps(ticket)))
 
 
 @pytest.fixture
@@ -133,12 +81,23 @@ async def test_an_event_is_posted_once_under_both_names_of_the_key(
     assert hooks.requests == 3, "one request for each attempt"
 
 
+async def _judged(document: ContractDocument, arguments: Any) -> dict[str, Judgement]:
+    drifted = drifted_arguments(document, ADAPTER, arguments)
+    trial = Trial(document, ADAPTER, arguments, drifted, SystemClock(), new_id)
+    return {result.check: result.judgement for result in await examine(trial)}
+
+
+def _naming(at: Peer) -> ContractDocument:
+    """`webhook-post` for a receiver that answers with the id of what it keeps."""
+    named = {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}
+    success = {"statuses": [200], "content_type": "application/json", "body_schema": named}
+    change = {"answers": {"success": [success]}, "extraction": {"external_id": "id"}}
+    value = merged(yaml.safe_load(catalog_texts()["webhook-post"]), {"adapter": change})
+    return with_origin(ContractDocument.parse_yaml(yaml.safe_dump(value)), at.url)
+
+
 async def test_the_tests_of_conformance_show_what_a_receiver_keeps(hooks: Peer) -> None:
-    document = _contract("webhook-post", hooks)
-    drifted = drifted_arguments(document, ADAPTER, EVENT)
-    results = await examine(Trial(document, ADAPTER, EVENT, drifted, SystemClock(), new_id))
-    judged = {result.check: result.judgement for result in results}
-    assert judged == {
+    assert await _judged(_contract("webhook-post", hooks), EVENT) == {
         "accepts_the_request": Judgement.KEPT,
         # An acknowledgement without an id shows that the repeat was taken, not what it did.
         "same_key_same_effect": Judgement.UNPROVED,
@@ -146,18 +105,51 @@ async def test_the_tests_of_conformance_show_what_a_receiver_keeps(hooks: Peer) 
     }
 
 
+async def test_a_receiver_that_names_its_events_shows_that_a_repeat_does_nothing(
+    hooks: Peer, receiver: Receiver
+) -> None:
+    receiver.names_events = True
+    judged = await _judged(_naming(hooks), EVENT)
+    assert set(judged.values()) == {Judgement.KEPT}
+    assert len(judged) == 3
+    assert len(receiver.events) == 1
+
+
+async def test_a_receiver_that_forgets_keys_is_found_out_once_it_names_its_events(
+    hooks: Peer, receiver: Receiver
+) -> None:
+    receiver.names_events = receiver.forgets_keys = True
+    judged = await _judged(_naming(hooks), EVENT)
+    assert judged["same_key_same_effect"] is Judgement.BROKEN
+    assert judged["drift_is_refused"] is Judgement.BROKEN
+
+
+async def test_a_tracker_shows_its_tickets_and_that_there_is_none(
+    desk: Peer, tracker: Tracker
+) -> None:
+    tracker.lag_seconds = 0.3
+    judged = await _judged(_contract("ticket-create", desk), TICKET)
+    assert judged == {
+        "accepts_the_request": Judgement.KEPT,
+        "found_once_by_key": Judgement.KEPT,
+        "absence_is_shown": Judgement.KEPT,
+    }
+    assert len(tracker.tickets) == 1
+    assert tracker.shown[0] == 0, "it was seen after its lag"
+
+
 async def test_a_ticket_is_found_by_its_marker_once_the_search_sees_it(
     desk: Peer, tracker: Tracker
 ) -> None:
     document = _contract("ticket-create", desk)
     key = "k_5f0c0b1e9d"
-    tracker.losing = True
+    tracker.losing, tracker.lag_seconds = 1, math.inf
     assert (await _send(document, TICKET, key)).outcome is Outcome.AMBIGUOUS
     early = await _look(document)
-    # Not there yet: it is the settlement bound that keeps this from counting.
+    # Not there yet: it is the settlement bound that keeps this from counting, of which
+    # `hosting.test_search_lag` tells.
     assert early.verdict is Verdict.NOT_COMMITTED
-    assert document.settlement_bound_seconds == 120
-    tracker.index()
+    tracker.lag_seconds = 0.0
     found = await _look(document)
     assert (found.verdict, found.external_ids) == (Verdict.COMMITTED, ("1",))
     [ticket] = tracker.tickets
@@ -170,8 +162,7 @@ async def test_a_ticket_that_only_mentions_the_marker_is_not_ours(
 ) -> None:
     document = _contract("ticket-create", desk)
     for body in ("see k_5f0c0b1e9d", "k_5f0c0b1e9dd", "K_5F0C0B1E9D", None):
-        tracker.tickets.append({"id": len(tracker.tickets) + 1, "title": "x", "body": body or ""})
-    tracker.index()
+        tracker.make({"title": "x", "body": body or ""})
     assert (await _look(document)).verdict is Verdict.NOT_COMMITTED
 
 
@@ -180,11 +171,9 @@ async def test_two_tickets_with_the_marker_or_another_title_are_for_a_person(
 ) -> None:
     document = _contract("ticket-create", desk)
     await _send(document, TICKET, "k_5f0c0b1e9d")
-    tracker.index()
     other = await _look(document, {**TICKET, "title": "Another"})
     assert (other.verdict, other.code) == (Verdict.MISMATCH, "fields_disagree")
     await _send(document, TICKET, "k_5f0c0b1e9d")
-    tracker.index()
     both = await _look(document)
     assert (both.verdict, both.external_ids) == (Verdict.MISMATCH, ("1", "2"))
 
@@ -193,8 +182,8 @@ async def test_a_search_with_more_results_than_a_page_denies_nothing(
     desk: Peer, tracker: Tracker
 ) -> None:
     document = _contract("ticket-create", desk)
-    tracker.tickets += [{"id": i, "title": "t", "body": "k_5f0c0b1e9d-"} for i in (1, 2)]
+    for _ in range(2):
+        tracker.make({"title": "t", "body": "k_5f0c0b1e9d-"})
     tracker.page = 1
-    tracker.index()
     finding = await _look(document)
     assert (finding.verdict, finding.code) == (Verdict.UNKNOWN, "pages_unread")

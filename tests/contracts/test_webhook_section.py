@@ -231,7 +231,8 @@ def test_a_document_without_the_section_is_stored_as_before(base: dict[str, Any]
 # Documents of a release that knew no webhooks; a digest that moves would move every intent's.
 DIGESTS = {
     "demo-charge-unsafe": "4163ef4b7ba03f1f4263ce089ffc5db260313b33223832f1229719dfb5e88c0e",
-    "stripe-charge": "10bb756420478fbcb98e40b741227d25658392cf33b5f1fffce1cf71e3c751b4",
+    "demo-charge-idempotent": "5387a22a2263d52ad7075f9efbde28fcbd2670b5f32c880c1677d1fe7429efc1",
+    "caldav-event": "5a7d78a31dc871fbdb7ca3dd60fe42d56729d3c44afd4827a5abe7fe4ede89a5",
 }
 
 

@@ -14,6 +14,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from effect_broker.proof.broker import ProofBroker
+from hosting.scenes import Scene
+from migrated import MIGRATED
+from postgres import RunningServer, clone, drop_database, ensure_template
 from real_targets.installation import node_targets, python_targets
 from real_targets.programs import (
     Dovecot,
@@ -28,6 +32,8 @@ from tools import requires_tool
 
 # The first test of a checkout installs, or waits for another worker that does.
 TEST_SECONDS = 600
+# Shorter than the default, so that nobody waits for a worker that is dead.
+TTL_SECONDS = 2.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -153,3 +159,27 @@ def dovecot(mail_place: Path, mail_server: MailServer) -> Iterator[Dovecot]:
     maildir = mail_server.directory / "mail" / "archive@example.com"
     with Dovecot(place, requires_tool("dovecot"), maildir) as target:
         yield target
+
+
+@pytest.fixture(scope="session")
+def scene(
+    running_server: RunningServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Scene]:
+    """A broker of processes with an API; a case starts the workers that it wants."""
+    database = clone(running_server, ensure_template(running_server, MIGRATED))
+    environment = {
+        "EFFECT_BROKER_HEARTBEAT_TTL_SECONDS": str(TTL_SECONDS),
+        "EFFECT_BROKER_SECRET_STRIPE": StripeMock.SECRET,
+        "EFFECT_BROKER_SECRET_CALDAV": Radicale.SECRET,
+        "EFFECT_BROKER_SECRET_LOCALSTRIPE": Localstripe.SECRET,
+        "EFFECT_BROKER_SECRET_AWS_ACCESS_KEY_ID": "test",
+        "EFFECT_BROKER_SECRET_AWS_SECRET_ACCESS_KEY": "test",
+        "EFFECT_BROKER_SECRET_IMAP": Dovecot.SECRET,
+    }
+    directory = tmp_path_factory.mktemp("broker")
+    broker = ProofBroker(directory, database.superuser_url, environment=environment, migrated=True)
+    with broker, Scene(broker) as made:
+        broker.prepare()
+        broker.start_api()
+        yield made
+    drop_database(running_server, database.name)

@@ -26,8 +26,9 @@ class NatsWay:
     """A script for `peers.peer`: carries a connection to the server, byte for byte.
 
     Attributes:
-        fate: what becomes of a publish: `ok`, `lose` (stored, and its acknowledgement lost), a name
-            of `ERRORS` (not carried on), `silence` (not carried on, no word), else garbage.
+        fate: what becomes of a publish: `ok`, `lose` (stored, and its acknowledgement lost), `hold`
+            (stored, no word), a name of `ERRORS` (not carried on), `silence` (not carried on, no
+            word), else garbage.
         publishes: every publish that came, whole.
     """
 
@@ -66,7 +67,7 @@ class NatsWay:
             if len(waiting) < end:
                 continue
             self.publishes.append(waiting[head.start() : end])
-            if self.fate in {"ok", "lose"}:
+            if self.fate in {"ok", "lose", "hold"}:
                 if self.fate == "lose":
                     lost.set()
                 server.sendall(waiting)
@@ -82,6 +83,8 @@ class NatsWay:
     def _carry_back(self, server: socket.socket, arrival: Arrival, lost: threading.Event) -> None:
         with contextlib.suppress(OSError):
             while chunk := server.recv(65536):
+                if self.fate == "hold" and b'"seq"' in chunk:
+                    continue
                 if lost.is_set() and b'"seq"' in chunk:
                     # The message is stored; its acknowledgement goes no further.
                     arrival.sock.shutdown(socket.SHUT_RDWR)

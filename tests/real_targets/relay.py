@@ -1,4 +1,4 @@
-"""A relay before a real target that loses answers: the target does the work, nobody hears of it."""
+"""A relay before a real target that loses answers, or requests: nobody hears of what is done."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ from peers import Arrival, Peer
 
 
 class Relay:
-    """Passes requests to a target on loopback; while `losing`, resets instead of answering."""
+    """Passes requests to a target on loopback.
+
+    Attributes:
+        losing: the target does its work, and the relay resets instead of answering.
+        holding: the target does its work, and the relay says nothing.
+        dropping: the relay carries nothing and says nothing.
+    """
 
     def __init__(self, target_port: int) -> None:
-        self.losing = False
+        self.losing = self.holding = self.dropping = False
         self._target_port = target_port
         self._peer = Peer(self._carry, None, 0)
 
@@ -34,12 +40,13 @@ class Relay:
     def _carry(self, arrival: Arrival) -> None:
         request = arrival.read_request()
         if not request:
-            return
+            return None
+        if self.dropping:
+            return arrival.hold()
         answer = carried(request, self._target_port)
-        if self.losing:
-            arrival.reset()
-        else:
-            arrival.send(answer)
+        if self.holding:
+            return arrival.hold()
+        return arrival.reset() if self.losing else arrival.send(answer)
 
 
 def carried(request: bytes, target_port: int) -> bytes:

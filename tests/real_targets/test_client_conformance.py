@@ -19,7 +19,7 @@ import yaml
 
 from adapter_calls import ARGUMENTS, ARGUMENTS_SCHEMA, KEY, SECRET, budget
 from adapters import test_conformance as suite
-from adapters.test_conformance import CODE, FATES, Stand
+from adapters.test_conformance import CODE, FATES, Stand, kind_of
 from effect_adapters.nats import NatsAdapter
 from effect_adapters.s3 import KEY_HEADER, S3Adapter
 from effect_adapters.smtp import SmtpAdapter
@@ -30,7 +30,7 @@ from effect_contracts.document import ContractDocument
 from effect_contracts.facts import CODE_ALREADY_EXISTS, Outcome, Verdict
 from peers import Arrival, answer, peer
 from real_targets.nats_way import NatsWay
-from real_targets.programs import MailServer, Moto, NatsServer
+from real_targets.programs import Dovecot, MailServer, Moto, NatsServer
 from real_targets.relay import carried
 
 Targets = Callable[[str], Any]
@@ -186,12 +186,10 @@ async def jetstream(target: Targets) -> AsyncIterator[Stand]:
     await client.close()
 
 
-@asynccontextmanager
-async def smtp(target: Targets) -> AsyncIterator[Stand]:
-    server: MailServer = target("mail_server")
-    server.reset()
-    words = {"refuse": "554 no", "busy": "451 later", "garbage": "garbage"}
-    adapter = SmtpAdapter(lambda _: SECRET)
+SMTP_WORDS = {"refuse": "554 no", "busy": "451 later", "garbage": "garbage"}
+
+
+def _mail(server: MailServer, safety: str, **mailbox: Any) -> ContractDocument:
     settings = {
         "kind": "smtp",
         "host": "127.0.0.1",
@@ -202,21 +200,59 @@ async def smtp(target: Targets) -> AsyncIterator[Stand]:
         "subject": {"$concat": ["Order ", {"$arg": "/order"}]},
         "text": {"$concat": [{"$arg": "/amount"}, " ", {"$arg": "/currency"}]},
     }
+    return _document(safety, "acct_1", {**settings, **mailbox})
+
+
+def _mail_keys(server: MailServer) -> list[str]:
+    return [found.strip("<>").partition("@")[0] for found in server.arrivals()]
+
+
+@asynccontextmanager
+async def smtp(target: Targets) -> AsyncIterator[Stand]:
+    server: MailServer = target("mail_server")
+    server.reset()
+    adapter = SmtpAdapter(lambda _: SECRET)
     yield Stand(
         adapter,
-        _document("unsafe", "acct_1", settings),
+        _mail(server, "unsafe"),
         adapter.dispatch,
-        lambda fate: server.decree(words.get(fate, fate)),
-        lambda: [found.strip("<>").partition("@")[0] for found in server.arrivals()],
+        lambda fate: server.decree(SMTP_WORDS.get(fate, fate)),
+        lambda: _mail_keys(server),
         lambda: len(server.mails("ada@example.com")),
     )
 
 
-# One line for each adapter.
+@asynccontextmanager
+async def smtp_archived(target: Targets) -> AsyncIterator[Stand]:
+    server: MailServer = target("mail_server")
+    dovecot: Dovecot = target("dovecot")
+    server.reset()
+    password = [Dovecot.SECRET]
+    adapter = SmtpAdapter(lambda _: password[0])
+
+    def decree(fate: str) -> None:
+        server.decree(SMTP_WORDS.get(fate, fate))
+        # Of the mailbox alone: this server takes mail from everybody.
+        password[0] = Dovecot.SECRET if fate in {"ok", "lose"} else SECRET
+
+    login = {"username": "archive", "password": "env:EFFECT_BROKER_SECRET_X"}
+    mailbox = {"host": "127.0.0.1", "port": dovecot.port, "security": "none", "login": login}
+    yield Stand(
+        adapter,
+        _mail(server, "reconcilable", mailbox={**mailbox, "copy_to": "archive@example.com"}),
+        adapter.dispatch,
+        decree,
+        lambda: _mail_keys(server),
+        lambda: len(server.mails("ada@example.com")),
+    )
+
+
+# One line for each adapter, by its kind; a second stand of a kind has more words.
 STANDS: dict[str, Callable[[Targets], AbstractAsyncContextManager[Stand]]] = {
     "nats": jetstream,
     "s3": s3,
     "smtp": smtp,
+    "smtp_archived": smtp_archived,
     "sqs": sqs,
 }
 
@@ -225,6 +261,7 @@ STANDS: dict[str, Callable[[Targets], AbstractAsyncContextManager[Stand]]] = {
 async def _opened(name: str, request: pytest.FixtureRequest) -> AsyncIterator[Stand]:
     # A target costs time, so only the stand that needs one asks for it.
     async with STANDS[name](request.getfixturevalue) as stand:
+        assert stand.document.adapter.kind == kind_of(name)
         yield stand
 
 
@@ -241,7 +278,7 @@ async def keeping(request: pytest.FixtureRequest) -> AsyncIterator[Stand]:
         yield one
 
 
-@pytest.fixture(params=["s3"])
+@pytest.fixture(params=["s3", "smtp_archived"])
 async def asked(request: pytest.FixtureRequest) -> AsyncIterator[Stand]:
     """The stands of targets that are looked up."""
     async with _opened(request.param, request) as one:
@@ -319,11 +356,12 @@ async def test_a_look_up_that_fails_proves_nothing(asked: Stand) -> None:
     assert (spent.verdict, spent.code) == (Verdict.UNKNOWN, "budget_spent")
 
 
-async def test_a_name_that_is_taken_is_a_refusal(asked: Stand) -> None:
-    await asked.attempt(1)
-    again = await asked.attempt(2)
-    assert (again.outcome, again.code) == (Outcome.REJECTED, CODE_ALREADY_EXISTS)
-    assert asked.held() == 1
+async def test_a_name_that_is_taken_is_a_refusal(request: pytest.FixtureRequest) -> None:
+    async with _opened("s3", request) as named:
+        await named.attempt(1)
+        again = await named.attempt(2)
+        assert (again.outcome, again.code) == (Outcome.REJECTED, CODE_ALREADY_EXISTS)
+        assert named.held() == 1
 
 
 def test_a_stored_request_holds_no_secret_and_no_date() -> None:

@@ -1,46 +1,38 @@
 """The whole product at targets that nobody here wrote, with a worker killed in the middle.
 
-The worker gets a SIGKILL with the target's answer in hand: the target has done its work, and the
-broker has no word of it. Judged by what the target itself lists afterwards. A relay before the
-target keeps every request that was sent.
+The worker gets a SIGKILL with the target's answer in hand, or while it waits for it: the target has
+done its work, and the broker has no word of it. Judged by what the target itself lists afterwards.
+A relay before the target keeps every request that was sent.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator, Mapping
 from typing import Any
 
-import pytest
-import yaml
+import nats
 
-from adapter_calls import merged
 from effect_broker.faultpoints import FaultPoint
-from effect_broker.proof.broker import ProofBroker
-from effect_contracts.catalog import catalog_texts
 from effect_contracts.document import ContractDocument
-from migrated import MIGRATED
-from postgres import RunningServer, clone, drop_database, ensure_template
+from hosting.scenes import Scene
+from peers import peer
+from real_targets.cases import ASKED, QUICK, Case, of_catalog, receipt_of, version
 from real_targets.contracts import contract_text, stripe_contract_text
-from real_targets.programs import Dovecot, Localstripe, MailServer, Moto, Radicale, StripeMock
-from real_targets.relay import Relay, carried, relay
+from real_targets.nats_way import NatsWay
+from real_targets.programs import (
+    Dovecot,
+    Localstripe,
+    MailServer,
+    Moto,
+    NatsServer,
+    Radicale,
+    StripeMock,
+)
+from real_targets.relay import carried, relay
 
-# Shorter than in the contracts and the default, so that nobody waits; the ratios stay.
-TTL_SECONDS = 2.0
-BOUND_SECONDS = 1.5
-QUICK: Mapping[str, Any] = {
-    "attempt_deadline_seconds": 1.5,
-    "transit_seconds": 0.2,
-    "clock_margin_seconds": 0.2,
-    "retry": {"backoff_initial_seconds": 0.1, "backoff_cap_seconds": 1.0},
-}
-ASKED: Mapping[str, Any] = {
-    **QUICK,
-    "settlement_bound_seconds": BOUND_SECONDS,
-    "probe": {"initial_seconds": 0.2, "cap_seconds": 1.0},
-}
-
-CHARGE = {"amount": 4200, "currency": "eur", "source": "tok_visa", "metadata": {"order": "o-1"}}
+TOKEN = {"currency": "eur", "source": "tok_visa"}
+CHARGE = {"amount": 4200, **TOKEN, "metadata": {"order": "o-1"}}
 EVENT = {
     "calendar": Radicale.CALENDAR,
     "title": "Stand-up",
@@ -50,119 +42,73 @@ EVENT = {
 PAYOUT = {"amount": 90000, "currency": "eur", "description": "September"}
 
 
-@pytest.fixture(scope="module")
-def broker(
-    running_server: RunningServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ProofBroker]:
-    """A broker of processes: an API and two workers."""
-    database = clone(running_server, ensure_template(running_server, MIGRATED))
-    environment = {
-        "EFFECT_BROKER_HEARTBEAT_TTL_SECONDS": str(TTL_SECONDS),
-        "EFFECT_BROKER_SECRET_STRIPE": StripeMock.SECRET,
-        "EFFECT_BROKER_SECRET_CALDAV": Radicale.SECRET,
-        "EFFECT_BROKER_SECRET_LOCALSTRIPE": Localstripe.SECRET,
-        "EFFECT_BROKER_SECRET_AWS_ACCESS_KEY_ID": "test",
-        "EFFECT_BROKER_SECRET_AWS_SECRET_ACCESS_KEY": "test",
-        "EFFECT_BROKER_SECRET_IMAP": Dovecot.SECRET,
-    }
-    directory = tmp_path_factory.mktemp("broker")
-    with ProofBroker(
-        directory, database.superuser_url, environment=environment, migrated=True
-    ) as running:
-        running.prepare()
-        workers = [running.stack.worker() for _ in range(2)]
-        running.start_api()
-        for worker in workers:
-            worker.wait_ready()
-        yield running
-    drop_database(running_server, database.name)
-
-
-class Case:
-    """One effect that is submitted, and whose worker is killed at `point`."""
-
-    def __init__(
-        self, broker: ProofBroker, contract: str, key: str, arguments: Mapping[str, Any]
-    ) -> None:
-        self._broker = broker
-        document = ContractDocument.parse_yaml(contract)
-        broker.apply(document)
-        self._request = (key, document.tool, arguments)
-
-    def submit_and_kill(self, point: FaultPoint) -> str:
-        """Submit, wait until the worker is dead, start another; return the effect's id."""
-        self._broker.arm(point)
-        answer = self._broker.submit(*self._request)
-        assert answer.status_code == 202, answer.text
-        self._broker.wait_fired(point)
-        self._broker.stack.worker()
-        return str(answer.json()["effect_id"])
-
-    def resubmit(self) -> tuple[int, str]:
-        """Submit the same again; return the status and the effect's id."""
-        answer = self._broker.submit(*self._request)
-        return answer.status_code, answer.json()["effect_id"]
-
-
-def _version(way: Relay) -> str:
-    """A published version never changes, and every test has a target at another port."""
-    return way.origin.rpartition(":")[2]
-
-
-def _receipt(broker: ProofBroker, effect_id: str) -> dict[str, Any]:
-    found = broker.receipt(effect_id)
-    assert found is not None
-    receipt: dict[str, Any] = found["receipt"]
-    return receipt
-
-
 def test_a_charge_whose_worker_was_killed_is_sent_again_and_made_once(
-    broker: ProofBroker, stripe_mock: StripeMock
+    scene: Scene, stripe_mock: StripeMock
 ) -> None:
     with relay(stripe_mock.port) as way:
-        contract = stripe_contract_text(way.origin, version=_version(way), **QUICK)
-        case = Case(broker, contract, "order:1", CHARGE)
+        contract = stripe_contract_text(way.origin, version=version(way), **QUICK)
+        case = Case(scene, contract, "order:1", CHARGE)
         effect_id = case.submit_and_kill(FaultPoint.AFTER_TARGET_ANSWER)
         [made] = stripe_mock.charges()
-        assert broker.receipt(effect_id) is None, "the worker died before it could tell"
-        effect = broker.settled(effect_id)
+        assert scene.broker.receipt(effect_id) is None, "the worker died before it could tell"
+        effect = scene.broker.settled(effect_id)
         assert case.resubmit() == (200, effect_id)
         sent = way.requests
     assert effect["state"] == "succeeded"
     assert [charge["id"] for charge in stripe_mock.charges()] == [made["id"]]
-    receipt = _receipt(broker, effect_id)
+    receipt = receipt_of(scene, effect_id)
     assert (receipt["external_id"], receipt["attempts"]) == (made["id"], 2)
     # Sent twice, and byte for byte the same: it was the target that kept the charge to one.
     assert len(sent) == 2
     assert sent[0] == sent[1]
 
 
+def test_a_refund_whose_worker_was_killed_is_sent_again_and_made_once(
+    scene: Scene, stripe_mock: StripeMock
+) -> None:
+    charge = stripe_mock.http.post("/v1/charges", data={"amount": 4200, **TOKEN}).json()["id"]
+    with relay(stripe_mock.port) as way:
+        contract = stripe_contract_text(way.origin, "stripe-refund", version=version(way), **QUICK)
+        case = Case(scene, contract, "order:1:refund", {"charge": charge, "amount": 1000})
+        effect_id = case.submit_and_kill(FaultPoint.AFTER_TARGET_ANSWER)
+        effect = scene.broker.settled(effect_id)
+        assert case.resubmit() == (200, effect_id)
+        sent = way.requests
+    assert effect["state"] == "succeeded"
+    listed = stripe_mock.http.get("/v1/refunds", params={"charge": charge}).json()["data"]
+    [(made, amount)] = [(refund["id"], refund["amount"]) for refund in listed]
+    receipt = receipt_of(scene, effect_id)
+    assert (receipt["external_id"], receipt["attempts"], amount) == (made, 2, 1000)
+    assert len(sent) == 2
+    assert sent[0] == sent[1]
+
+
 def test_an_event_whose_worker_was_killed_is_found_and_not_put_again(
-    broker: ProofBroker, radicale: Radicale
+    scene: Scene, radicale: Radicale
 ) -> None:
     with relay(radicale.port) as way:
-        contract = contract_text("caldav-event", way.origin, version=_version(way), **ASKED)
-        case = Case(broker, contract, "stand-up:1", EVENT)
+        contract = contract_text("caldav-event", way.origin, version=version(way), **ASKED)
+        case = Case(scene, contract, "stand-up:1", EVENT)
         effect_id = case.submit_and_kill(FaultPoint.AFTER_TARGET_ANSWER)
         assert len(radicale.events()) == 1
-        effect = broker.settled(effect_id)
+        effect = scene.broker.settled(effect_id)
         assert case.resubmit() == (200, effect_id)
     assert effect["state"] == "succeeded"
-    receipt = _receipt(broker, effect_id)
+    receipt = receipt_of(scene, effect_id)
     assert (receipt["source"], receipt["attempts"]) == ("probe", 1)
     assert len(radicale.events()) == 1
     assert radicale.puts() == 1
 
 
 def test_an_event_that_never_arrived_is_put_once_after_the_bound(
-    broker: ProofBroker, radicale: Radicale
+    scene: Scene, radicale: Radicale
 ) -> None:
     with relay(radicale.port) as way:
-        contract = contract_text("caldav-event", way.origin, version=_version(way), **ASKED)
-        case = Case(broker, contract, "stand-up:2", EVENT)
+        contract = contract_text("caldav-event", way.origin, version=version(way), **ASKED)
+        case = Case(scene, contract, "stand-up:2", EVENT)
         effect_id = case.submit_and_kill(FaultPoint.BEFORE_SOCKET_WRITE)
         assert radicale.events() == []
-        effect = broker.settled(effect_id)
+        effect = scene.broker.settled(effect_id)
         methods = [request.split(b" ", 1)[0] for request in way.requests]
     assert effect["state"] == "succeeded"
     assert len(radicale.events()) == 1
@@ -171,18 +117,18 @@ def test_an_event_that_never_arrived_is_put_once_after_the_bound(
 
 
 def test_a_payout_whose_worker_was_killed_stays_unknown_and_is_never_made_again(
-    broker: ProofBroker, localstripe: Localstripe
+    scene: Scene, localstripe: Localstripe
 ) -> None:
     with relay(localstripe.port) as way:
-        contract = contract_text("localstripe-payout", way.origin, version=_version(way), **QUICK)
-        case = Case(broker, contract, "payout:2026-09", PAYOUT)
+        contract = contract_text("localstripe-payout", way.origin, version=version(way), **QUICK)
+        case = Case(scene, contract, "payout:2026-09", PAYOUT)
         effect_id = case.submit_and_kill(FaultPoint.AFTER_TARGET_ANSWER)
-        effect = broker.settled(effect_id)
+        effect = scene.broker.settled(effect_id)
         assert effect["state"] == "outcome_unknown"
         assert effect["waits_for_person"]
         assert case.resubmit() == (200, effect_id)
-        assert broker.effect(effect_id)["state"] == "outcome_unknown"
-        assert broker.receipt(effect_id) is None
+        assert scene.broker.effect(effect_id)["state"] == "outcome_unknown"
+        assert scene.broker.receipt(effect_id) is None
         [sent] = way.requests
     assert len(localstripe.payouts()) == 1
     # What a retry would have done: the same bytes, the same key, and a second payout.
@@ -192,68 +138,144 @@ def test_a_payout_whose_worker_was_killed_stays_unknown_and_is_never_made_again(
 
 
 def test_a_contract_that_claims_idempotency_wrongly_pays_twice(
-    broker: ProofBroker, localstripe: Localstripe
+    scene: Scene, localstripe: Localstripe
 ) -> None:
     """The control: the same kill at the same target, and only the contract's word is another."""
     with relay(localstripe.port) as way:
         claim: dict[str, Any] = {
             "name": "wrong-payout",
             "tool": "wrong.payout",
-            "version": _version(way),
+            "version": version(way),
         }
         claim |= {"safety": "idempotent", "key_retention_seconds": 3600}
         contract = contract_text("localstripe-payout", way.origin, **claim, **QUICK)
-        case = Case(broker, contract, "wrong:2026-09", PAYOUT)
+        case = Case(scene, contract, "wrong:2026-09", PAYOUT)
         effect_id = case.submit_and_kill(FaultPoint.AFTER_TARGET_ANSWER)
-        assert broker.settled(effect_id)["state"] == "succeeded"
+        assert scene.broker.settled(effect_id)["state"] == "succeeded"
     assert len(localstripe.payouts()) == 2
 
 
-def test_a_declined_card_is_a_final_failure_with_a_receipt(
-    broker: ProofBroker, stripe_mock: StripeMock
+def test_a_declined_card_is_a_final_failure_with_areceipt_of(
+    scene: Scene, stripe_mock: StripeMock
 ) -> None:
     with relay(stripe_mock.port) as way:
-        contract = stripe_contract_text(way.origin, version=_version(way), **QUICK)
+        contract = stripe_contract_text(way.origin, version=version(way), **QUICK)
         document = ContractDocument.parse_yaml(contract)
-        broker.apply(document)
+        scene.broker.apply(document)
+        scene.ensure_workers(1)
         declined = {**CHARGE, "source": "tok_chargeDeclined"}
-        answer = broker.submit("order:2", document.tool, declined)
-        effect = broker.settled(answer.json()["effect_id"])
+        answer = scene.broker.submit("order:2", document.tool, declined)
+        effect = scene.broker.settled(answer.json()["effect_id"])
         assert len(way.requests) == 1
     assert effect["state"] == "failed_final"
-    assert _receipt(broker, effect["effect_id"])["state"] == "failed_final"
+    assert receipt_of(scene, effect["effect_id"])["state"] == "failed_final"
     assert stripe_mock.charges() == []
 
 
-def _of_catalog(name: str, version: str, **changes: Any) -> str:
-    value = yaml.safe_load(catalog_texts()[name])
-    return yaml.safe_dump(merged(value, {"version": version, **changes}), sort_keys=False)
-
-
-def test_a_message_whose_worker_was_killed_is_in_the_queue_once(
-    broker: ProofBroker, moto: Moto
-) -> None:
+def test_a_message_whose_worker_was_killed_is_in_the_queue_once(scene: Scene, moto: Moto) -> None:
     sqs = moto.sdk("sqs")
     queue = f"/{Moto.ACCOUNT}/orders.fifo"
     sqs.create_queue(QueueName="orders.fifo", Attributes={"FifoQueue": "true"})
     with relay(moto.port) as way:
         place = {"queue_url": way.origin + queue}
-        contract = _of_catalog("sqs-order-event", _version(way), adapter=place, **QUICK)
-        case = Case(broker, contract, "order:7:paid", {"order": "7", "event": "paid"})
-        effect_id = case.submit_and_kill(FaultPoint.AFTER_TARGET_ANSWER)
-        assert broker.receipt(effect_id) is None, "the worker died before it could tell"
-        effect = broker.settled(effect_id)
+        contract = of_catalog("sqs-order-event", version(way), adapter=place, **QUICK)
+        case = Case(scene, contract, "order:7:paid", {"order": "7", "event": "paid"})
+        way.holding = True
+        effect_id = case.submit_and_kill_all(lambda: _waiting(sqs, moto.origin + queue) == 1)
+        assert scene.broker.receipt(effect_id) is None, "the worker died before it could tell"
+        way.holding = False
+        scene.ensure_workers(1)
+        effect = scene.broker.settled(effect_id)
         assert case.resubmit() == (200, effect_id)
         bodies = [request.partition(b"\r\n\r\n")[2] for request in way.requests]
     assert effect["state"] == "succeeded"
-    assert len(bodies) == 2
-    assert bodies[0] == bodies[1]
+    assert len(bodies) >= 2
+    assert len(set(bodies)) == 1
     found = sqs.receive_message(QueueUrl=moto.origin + queue, MaxNumberOfMessages=10)
     sqs.close()
     [message] = found["Messages"]
     assert json.loads(message["Body"]) == {"order": "7", "event": "paid"}
-    receipt = _receipt(broker, effect_id)
-    assert (receipt["external_id"], receipt["attempts"]) == (_deduplication_id(bodies[0]), 2)
+    receipt = receipt_of(scene, effect_id)
+    assert receipt["external_id"] == _deduplication_id(bodies[0])
+
+
+def test_an_export_whose_worker_was_killed_is_found_and_not_written_again(
+    scene: Scene, moto: Moto
+) -> None:
+    s3 = moto.sdk("s3")
+    s3.create_bucket(
+        Bucket="acme-exports", CreateBucketConfiguration={"LocationConstraint": Moto.REGION}
+    )
+    export = {"report": "orders", "day": "2026-10-05", "rows": [1, 2]}
+    with relay(moto.port) as way:
+        place = {"endpoint": way.origin}
+        contract = of_catalog("s3-export", version(way), adapter=place, **ASKED)
+        case = Case(scene, contract, "export:orders:1", export)
+        way.holding = True
+        effect_id = case.submit_and_kill_all(lambda: _objects(s3) == 1)
+        way.holding = False
+        scene.ensure_workers(1)
+        effect = scene.broker.settled(effect_id)
+        assert case.resubmit() == (200, effect_id)
+        methods = [request.split(b" ", 1)[0] for request in way.requests]
+    assert effect["state"] == "succeeded"
+    assert receipt_of(scene, effect_id)["source"] == "probe"
+    assert methods.count(b"PUT") == 1
+    [listed] = s3.list_objects_v2(Bucket="acme-exports")["Contents"]
+    assert (
+        json.loads(s3.get_object(Bucket="acme-exports", Key=listed["Key"])["Body"].read()) == export
+    )
+    s3.close()
+
+
+def test_an_event_whose_worker_was_killed_is_in_the_stream_once(
+    scene: Scene, nats_server: NatsServer
+) -> None:
+    asyncio.run(_make_stream(nats_server))
+    way = NatsWay(nats_server.port)
+    with peer(way) as running:
+        place = {"server": f"nats://127.0.0.1:{running.port}", "auth": None}
+        contract = of_catalog("nats-order-event", str(running.port), adapter=place, **QUICK)
+        case = Case(scene, contract, "order:8:paid", {"order": "8", "event": "paid"})
+        way.fate = "hold"
+        effect_id = case.submit_and_kill_all(lambda: nats_server.stored("ORDERS") == 1)
+        assert scene.broker.receipt(effect_id) is None, "the worker died before it could tell"
+        way.fate = "ok"
+        scene.ensure_workers(1)
+        effect = scene.broker.settled(effect_id)
+        assert case.resubmit() == (200, effect_id)
+    assert effect["state"] == "succeeded"
+    # Published twice under one id and byte for byte the same: the stream kept it to one.
+    assert len(way.publishes) >= 2
+    assert len(set(map(_without_inbox, way.publishes))) == 1
+    assert nats_server.stored("ORDERS") == 1
+    receipt = receipt_of(scene, effect_id)
+    assert receipt["external_id"] == "ORDERS:1"
+
+
+async def _make_stream(server: NatsServer) -> None:
+    client = await nats.connect(server.server)
+    await client.jetstream().add_stream(name="ORDERS", subjects=["orders.>"], duplicate_window=600)
+    await client.close()
+
+
+def _without_inbox(publish: bytes) -> bytes:
+    """A publish but for where its acknowledgement goes to, which is each connection's own."""
+    line, _, rest = publish.partition(b"\r\n")
+    verb, subject, _inbox, *lengths = line.split()
+    return b" ".join([verb, subject, *lengths]) + rest
+
+
+def _objects(s3: Any) -> int:
+    """Return how many objects the bucket holds."""
+    return int(s3.list_objects_v2(Bucket="acme-exports")["KeyCount"])
+
+
+def _waiting(sqs: Any, queue_url: str) -> int:
+    """Return how many messages the queue holds."""
+    names = ["ApproximateNumberOfMessages"]
+    held = sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=names)
+    return int(held["Attributes"]["ApproximateNumberOfMessages"])
 
 
 def _deduplication_id(body: bytes) -> str:
@@ -261,19 +283,19 @@ def _deduplication_id(body: bytes) -> str:
 
 
 def test_a_mail_whose_worker_was_killed_is_found_in_the_mailbox_and_not_sent_again(
-    broker: ProofBroker, mail_server: MailServer, dovecot: Dovecot
+    scene: Scene, mail_server: MailServer, dovecot: Dovecot
 ) -> None:
     plain = {"host": "127.0.0.1", "security": "none"}
     mailbox = {**plain, "port": dovecot.port}
     place = {**plain, "port": mail_server.port, "login": None, "mailbox": mailbox}
-    contract = _of_catalog("mail-send-archived", "2", adapter=place, **ASKED)
+    contract = of_catalog("mail-send-archived", "2", adapter=place, **ASKED)
     mail = {"to": "ada@example.com", "subject": "Your order", "text": "It is on its way."}
-    case = Case(broker, contract, "order:7:mail", mail)
+    case = Case(scene, contract, "order:7:mail", mail)
     effect_id = case.submit_and_kill(FaultPoint.AFTER_TARGET_ANSWER)
-    effect = broker.settled(effect_id)
+    effect = scene.broker.settled(effect_id)
     assert case.resubmit() == (200, effect_id)
     assert effect["state"] == "succeeded"
-    receipt = _receipt(broker, effect_id)
+    receipt = receipt_of(scene, effect_id)
     assert (receipt["source"], receipt["attempts"]) == ("probe", 1)
     assert mail_server.arrivals() == [receipt["external_id"]]
     assert len(mail_server.mails("ada@example.com")) == 1

@@ -1,4 +1,4 @@
-"""The shipped contract `stripe-charge` at a target that honours idempotency keys as Stripe does."""
+"""The shipped contract `stripe-charge`: replays by key, and charges that are found in the list."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from effect_contracts.facts import Outcome
+from effect_contracts.errors import InvalidArguments
+from effect_contracts.facts import Outcome, Verdict
 from real_targets.contracts import Effect, stripe_contract_text
 from real_targets.programs import StripeMock
 from real_targets.relay import relay
@@ -19,10 +20,25 @@ CHARGE: dict[str, Any] = {
     "description": "Chair, oak: 50 % & more",
     "metadata": {"order": "o-1"},
 }
+PAGING = {
+    "kind": "cursor",
+    "next": "data[-1].id",
+    "parameter": "starting_after",
+    "has_more": "has_more",
+}
 
 
-def _charge(origin: str, **changes: Any) -> Effect:
-    return Effect.of(stripe_contract_text(origin), "order:1", {**CHARGE, **changes})
+def _charge(origin: str, name: str = "order:1", **changes: Any) -> Effect:
+    return Effect.of(stripe_contract_text(origin), name, {**CHARGE, **changes})
+
+
+def _paged(origin: str, name: str, limit: int, pages_max: int) -> Effect:
+    """A charge that is looked for in a list of so many pages of such a length."""
+    probe = {
+        "url": f"{origin}/v1/charges?limit={limit}",
+        "paging": {**PAGING, "pages_max": pages_max},
+    }
+    return Effect.of(stripe_contract_text(origin, adapter={"probe": probe}), name, CHARGE)
 
 
 async def test_a_replay_under_the_same_key_is_the_same_charge(stripe_mock: StripeMock) -> None:
@@ -37,7 +53,7 @@ async def test_a_replay_under_the_same_key_is_the_same_charge(stripe_mock: Strip
     assert made["id"] == first.external_id
     # The nested form was read by the target as it was meant.
     assert (made["amount"], made["description"]) == (4200, CHARGE["description"])
-    assert made["metadata"] == {"order": "o-1"}
+    assert made["metadata"] == {"order": "o-1", "effect_key": charge.key}
     assert first.receipt_fields["charge_status"] == "succeeded"
 
 
@@ -98,3 +114,69 @@ async def test_a_wrong_secret_key_charges_nothing(
     refused = await _charge(stripe_mock.origin).send()
     assert (refused.outcome, refused.status) == (Outcome.REJECTED, 401)
     assert stripe_mock.charges() == []
+
+
+# Found in the list -----------------------------------------------------------------------------
+
+
+async def test_a_lost_charge_is_confirmed_from_the_list_and_never_by_search(
+    stripe_mock: StripeMock,
+) -> None:
+    with relay(stripe_mock.port) as way:
+        charge = _charge(way.origin)
+        before = await charge.ask()
+        way.losing = True
+        lost = await charge.send()
+        way.losing = False
+        found = await charge.ask()
+        # Another charge of the same amount: ours is told by its key alone.
+        other = await _charge(way.origin, "order:2").send()
+        alone = await charge.ask()
+        requests = way.requests
+    assert before.verdict is Verdict.NOT_COMMITTED
+    assert lost.outcome is Outcome.AMBIGUOUS
+    assert found.verdict is Verdict.COMMITTED
+    assert alone.external_ids == found.external_ids != (other.external_id,)
+    assert found.receipt_fields["charge_status"] == "succeeded"
+    asked = [request for request in requests if request.startswith(b"GET")]
+    assert {request.split(b" ", 2)[1] for request in asked} == {b"/v1/charges?limit=100"}
+    assert not any(b"idempotency-key" in request.lower() for request in asked)
+    assert len(requests) - len(asked) == 2, "one for each attempt"
+
+
+@pytest.mark.parametrize("change", [{"amount": 4201}, {"currency": "usd"}])
+async def test_a_charge_of_another_amount_or_currency_is_for_a_person(
+    stripe_mock: StripeMock, change: dict[str, Any]
+) -> None:
+    charge = _charge(stripe_mock.origin)
+    made = await charge.send()
+    other = await replace(charge, arguments={**CHARGE, **change}).ask()
+    assert (other.verdict, other.code) == (Verdict.MISMATCH, "fields_disagree")
+    assert other.external_ids == (made.external_id,)
+
+
+async def test_a_declined_charge_in_the_list_is_none(stripe_mock: StripeMock) -> None:
+    declined = _charge(stripe_mock.origin, source="tok_chargeDeclined")
+    assert (await declined.send()).outcome is Outcome.REJECTED
+    [listed] = stripe_mock.http.get("/v1/charges").json()["data"]
+    assert (listed["status"], listed["metadata"]["effect_key"]) == ("failed", declined.key)
+    assert (await declined.ask()).verdict is Verdict.NOT_COMMITTED
+
+
+async def test_a_list_that_is_not_read_to_its_end_denies_nothing(stripe_mock: StripeMock) -> None:
+    names = ("order:1", "order:2", "order:3")
+    made = [await _charge(stripe_mock.origin, name).send() for name in names]
+    assert {answer.outcome for answer in made} == {Outcome.COMMITTED}
+    cut = await _paged(stripe_mock.origin, "order:4", 1, 2).ask()
+    assert (cut.verdict, cut.code) == (Verdict.UNKNOWN, "pages_unread")
+    whole = await _paged(stripe_mock.origin, "order:4", 1, 3).ask()
+    assert whole.verdict is Verdict.NOT_COMMITTED
+    # Whichever page it stands on, each is found alone.
+    for name, answer in zip(names, made, strict=True):
+        found = await _paged(stripe_mock.origin, name, 1, 3).ask()
+        assert (found.verdict, found.external_ids) == (Verdict.COMMITTED, (answer.external_id,))
+
+
+def test_no_caller_names_the_key_in_the_metadata() -> None:
+    with pytest.raises(InvalidArguments):
+        _charge("https://api.stripe.com", metadata={"effect_key": "mine"})

@@ -244,11 +244,13 @@ def _reading_headers(
     return headers
 
 
-# A condition of the write (If-None-Match: *) would turn the read into a 304 or a 412.
+# A condition of the write (If-None-Match: *) would turn the read into a 304 or a 412, and a target
+# that keeps answers by Idempotency-Key might answer a read with that of an earlier one.
 _OF_A_WRITE: Final = frozenset(
     {
         "content-type",
         "content-language",
+        "idempotency-key",
         "if-match",
         "if-none-match",
         "if-modified-since",
