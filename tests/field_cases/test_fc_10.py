@@ -8,8 +8,6 @@ ends.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import json
 from collections.abc import Iterator
 from secrets import token_urlsafe
@@ -21,14 +19,16 @@ import pytest
 
 from effect_broker.faultpoints import FaultAction, FaultPoint
 from effect_broker.proof.broker import wait_until
+from effect_broker.proof.stack import ManagedProcess
 from effect_broker.store.export import TraceSelection, export_trace
 from effect_broker.store.pool import make_pool
 from effect_broker.store.roles import DatabaseRole
 from effect_contracts.facts import EvidenceSource, Verdict
 from effect_contracts.trace.check import TraceReport, verify_lines
-from field_cases.cases import SETTLE_SECONDS, Case, Document, Offer
+from field_cases.cases import SETTLE_SECONDS, Case, Offer
 from field_cases.desk import Desk
-from hosting.scenes import Scene, go_on
+from field_cases.provider import Provider, listens
+from hosting.scenes import go_on
 
 REASONS = {
     "rejected": "rejected",
@@ -38,56 +38,7 @@ REASONS = {
 
 
 # Of an attempt whose sender is stopped with the answer in hand; its successor waits for it.
-ANSWER_SECONDS = 3.0
-SECRET_VARIABLE = "EFFECT_BROKER_WEBHOOK_KEY_FC10"
-SECRET = "of field case 10"
-
-
-def listens(document: Document) -> None:
-    """Let the contract believe the provider's webhook."""
-    document["webhook"] = {
-        "scheme": {"kind": "github"},
-        "secrets": [f"env:{SECRET_VARIABLE}"],
-        "delivery_id": "delivery",
-        "committed": "event == 'charged'",
-        "failed": "event == 'failed'",
-        "key_match": {"kind": "field", "path": "key"},
-        "agree": {"/amount": "amount", "/order": "order"},
-        "extraction": {"external_id": "object"},
-    }
-
-
-class Provider:
-    """Tells of the effects of an offer, by signed deliveries to an API process."""
-
-    def __init__(self, case: Case, offer: Offer, http: httpx.Client) -> None:
-        self._case, self._offer, self._http = case, offer, http
-
-    def tells(self, effect_id: str, event: str = "charged", **changes: Any) -> str:
-        """Deliver once; return the status of the delivery."""
-        (made,) = self._offer.effect_ids(effect_id)
-        told = {
-            "delivery": str(uuid4()),
-            "event": event,
-            "key": self._case.scene.intent(effect_id)["downstream_key"],
-            "object": made,
-            "order": "1",
-            "amount": 1200,
-            **changes,
-        }
-        return self.delivers(json.dumps(told).encode())
-
-    def delivers(self, body: bytes, secret: str = SECRET) -> str:
-        """Deliver bytes; return the status of the delivery, or that of the answer."""
-        document = self._offer.document
-        assert document is not None
-        made = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
-        answer = self._http.post(
-            f"/v1/evidence/proof/{document.name}",
-            content=body,
-            headers={"X-Hub-Signature-256": f"sha256={made}"},
-        )
-        return str(answer.json()["status"])
+ANSWER_SECONDS = 5.0
 
 
 def trace_of(case: Case, effect_id: str) -> TraceReport:
@@ -104,12 +55,10 @@ def trace_of(case: Case, effect_id: str) -> TraceReport:
 
 
 @pytest.fixture(scope="module")
-def listening(scene: Scene) -> Iterator[httpx.Client]:
+def listening(evidence_api: ManagedProcess) -> Iterator[httpx.Client]:
     """A client without an API key, of an API process that knows the provider's secret."""
-    process = scene.broker.stack.api(environment={SECRET_VARIABLE: SECRET})
-    with httpx.Client(base_url=process.wait_ready(), timeout=60.0) as client:
+    with httpx.Client(base_url=evidence_api.wait_ready(), timeout=60.0) as client:
         yield client
-    process.kill()
 
 
 def stored_of(case: Case, offer: Offer) -> dict[str, int]:
