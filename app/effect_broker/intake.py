@@ -73,7 +73,7 @@ class Scope(StrEnum):
     SUBMIT = "submit"  # make effects, hurry them, and withdraw them before a first attempt
     READ = "read"  # see effects, receipts, histories, holds and decisions
     OPERATE = "operate"  # conclude what has become of an effect, approve, hold
-    ADMIN = "admin"  # touch the running deployment: arm and disarm drills
+    ADMIN = "admin"  # let a tenant's events out: subscriptions and their secrets
     EFFECTS = "effects"  # short for the first two
 
 

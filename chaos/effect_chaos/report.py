@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from effect_chaos.auditor import idle
 from effect_chaos.auditor.__main__ import table as verdict_table
 from effect_chaos.schedule import Schedule
 from effect_chaos.supervisor import Result
@@ -58,6 +59,8 @@ def result_text(result: Result) -> str:
         "",
         verdict_table(result.verdicts),
     ]
+    if owing := idle(result.verdicts):
+        lines.append(f"there was to be something for: {', '.join(owing)}")
     lines += [f"supervisor: {problem}" for problem in result.problems[:_PROBLEMS_SHOWN]]
     more = len(result.problems) - _PROBLEMS_SHOWN
     if more > 0:

@@ -15,14 +15,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from effect_chaos import records
-from effect_chaos.auditor import Verdict, audit, violations
+from effect_chaos.auditor import Verdict, audit, idle, violations
 from effect_chaos.callers import Callers, NobodyKnows
 from effect_chaos.faults import Faults, Keeper, Tell
 from effect_chaos.preparation import Prepared, prepared_broker
@@ -77,8 +77,8 @@ class Result:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing at all is wrong."""
-        return not self.problems and not violations(self.verdicts)
+        """Whether nothing at all is wrong, and every rule that had to look has looked."""
+        return not self.problems and not violations(self.verdicts) and not idle(self.verdicts)
 
 
 def run(seed: int, seconds: float, directory: Path, tell: Tell) -> Result:
@@ -146,7 +146,9 @@ class _Phases:
             settings={"seconds": self._workload.seconds, "workers": self._schedule.workers},
         )
         self.dump()
-        self._problems += [*self._leaks(), *self._trace_problems()]
+        database = self._world.database
+        self._problems += self._leaks()
+        self._problems += trace_problems(self._world.directory, database.environment)
         return self._judged(folder, last)
 
     def dump(self) -> None:
@@ -259,16 +261,6 @@ class _Phases:
         dump = self._world.directory / DUMP
         return leaks(secrets | self._api_keys, [*self._world.logs.iterdir(), *dump.iterdir()])
 
-    def _trace_problems(self) -> list[str]:
-        """What the broker's own trace check finds in its account of the run."""
-        trace = str(self._world.directory / "trace.jsonl")
-        try:
-            run_command(["events", "export", "--out", trace], self._world.database.environment)
-            run_command(["events", "verify", "--whole", trace], self._world.database.environment)
-        except ProcessFailed as problem:
-            return [str(problem)]
-        return []
-
     def _judged(self, folder: Path, last: list[Body | None]) -> Result:
         self._tell("judging")
         evidence = records.read(folder)
@@ -301,6 +293,17 @@ class _Phases:
     def _each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
         with ThreadPoolExecutor(_LOOKERS) as pool:
             return list(pool.map(work, items))
+
+
+def trace_problems(directory: Path, environment: Mapping[str, str]) -> list[str]:
+    """What the broker's own trace check finds in its account of the run."""
+    trace = str(directory / "trace.jsonl")
+    try:
+        run_command(["events", "export", "--out", trace], environment)
+        run_command(["events", "verify", "--whole", trace], environment)
+    except ProcessFailed as problem:
+        return [str(problem)]
+    return []
 
 
 def leaks(secrets: Iterable[str], files: Iterable[Path]) -> list[str]:

@@ -22,7 +22,7 @@ async def operator(
     deployment: Deployment, application: FastAPI, admin_pool: Pool
 ) -> httpx.AsyncClient:
     """A caller of `acme` whose key may operate."""
-    scopes = [Scope.EFFECTS.value, Scope.OPERATE.value, Scope.ADMIN.value]
+    scopes = [Scope.EFFECTS.value, Scope.OPERATE.value]
     made = await Tenants(admin_pool).create_key("acme", scopes)
     return httpx.AsyncClient(
         transport=httpx.ASGITransport(application),

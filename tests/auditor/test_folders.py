@@ -13,6 +13,7 @@ import pytest
 
 from auditor.story import PAID, objects_added, sound, target_object
 from effect_chaos import records
+from effect_chaos.auditor import audit, idle
 from effect_chaos.records import RecordInvalid
 
 
@@ -107,6 +108,25 @@ def test_the_command_says_what_nothing_was_checked_for(tmp_path: Path) -> None:
     done = _audited(tmp_path)
     assert done.returncode == 0, done.stdout
     assert "nothing was checked by: unsafe_once" in done.stdout
+
+
+def test_the_command_fails_where_a_rule_should_have_had_something_to_compare(
+    tmp_path: Path,
+) -> None:
+    """Nobody has read a receipt: nothing is broken, and that a receipt is right is not shown."""
+    evidence = sound()
+    unread = tuple(c for c in evidence.history if c.verb is not records.Verb.RECEIPT)
+    records.write(tmp_path, replace(evidence, history=unread))
+    done = _audited(tmp_path)
+    assert done.returncode == 1, done.stdout
+    assert "there was to be something for: own_object" in done.stdout
+    assert done.stdout.splitlines()[-1] == "no violation"
+
+
+def test_a_workload_of_all_classes_owes_something_to_every_rule() -> None:
+    verdicts = audit(sound())
+    assert [verdict.rule.name for verdict in verdicts if not verdict.owed] == []
+    assert idle(verdicts) == ()
 
 
 def test_an_audit_over_nothing_does_not_pass(tmp_path: Path) -> None:

@@ -43,9 +43,15 @@ def evidence(effects: int) -> Evidence:
 class Runs:
     """Stands for a run: leaves evidence, and lets the real auditor judge it."""
 
-    def __init__(self, effects: int, problems: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        effects: int,
+        problems: tuple[str, ...] = (),
+        rules: tuple[str, ...] = ("no_duplicate", "kept"),
+    ) -> None:
         self.effects = effects
         self.problems = problems
+        self.rules = rules
         self.directory = Path()
 
     def __call__(self, seed: int, seconds: float, directory: Path, tell: Tell) -> Result:
@@ -54,7 +60,7 @@ class Runs:
         seen = evidence(self.effects)
         records.write(directory / EVIDENCE, seen)
         tell("it ran")
-        verdicts = tuple(v for v in audit(seen) if v.rule.name in ("no_duplicate", "kept"))
+        verdicts = tuple(v for v in audit(seen) if v.rule.name in self.rules)
         return Result(
             verdicts=verdicts,
             problems=self.problems,
@@ -108,6 +114,16 @@ def test_what_the_supervisor_found_is_a_failure_too(
 ) -> None:
     assert main(command(folder), Runs(1, ("north/k did not come to rest: prepared",))) == 1
     assert "supervisor: north/k did not come to rest" in capsys.readouterr().out
+
+
+def test_a_rule_that_had_to_look_and_saw_nothing_is_a_failure_too(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No receipt was read in this run."""
+    assert main(command(folder), Runs(1, rules=("no_duplicate", "own_object"))) == 1
+    out = capsys.readouterr().out
+    assert "there was to be something for: own_object" in out
+    assert "NOT CLEAN" in out
 
 
 @pytest.mark.parametrize("problem", [ProcessFailed("no server"), RuntimeError("a mistake")])

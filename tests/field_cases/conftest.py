@@ -16,9 +16,11 @@ from collections.abc import Iterator
 import pytest
 
 from effect_broker.proof.broker import ProofBroker
+from effect_broker.proof.stack import ManagedProcess
 from field_cases.cases import PATIENT_SECONDS, Case
 from field_cases.commands import Operator
 from field_cases.desk import Desk
+from field_cases.provider import SECRET, SECRET_VARIABLE
 from hosting.scenes import Scene
 from migrated import MIGRATED
 from postgres import DatabaseTemplate, RunningServer, clone, drop_database
@@ -64,8 +66,21 @@ def _scene(
 def scene(
     running_server: RunningServer, template_name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Scene]:
-    """The broker that the field cases share; a test may kill its workers, never its database."""
-    yield from _scene(running_server, template_name, tmp_path_factory, {})
+    """The broker that the field cases share; a test may kill its workers, never its database.
+
+    Each of its processes serves its numbers on a port of its own.
+    """
+    telling = {"EFFECT_BROKER_METRICS_PORT": "0"}
+    yield from _scene(running_server, template_name, tmp_path_factory, telling)
+
+
+@pytest.fixture(scope="module")
+def evidence_api(scene: Scene) -> Iterator[ManagedProcess]:
+    """An API process of the shared broker that knows the secret of `provider`."""
+    process = scene.broker.stack.api(environment={SECRET_VARIABLE: SECRET})
+    process.wait_ready()
+    yield process
+    process.kill()
 
 
 @pytest.fixture(scope="module")

@@ -8,26 +8,27 @@ ends.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import json
 from collections.abc import Iterator
+from secrets import token_urlsafe
 from typing import Any
 from uuid import UUID, uuid4
 
 import httpx
 import pytest
 
+from effect_broker.faultpoints import FaultAction, FaultPoint
 from effect_broker.proof.broker import wait_until
-from effect_broker.protocol.ports import EffectMissing
+from effect_broker.proof.stack import ManagedProcess
 from effect_broker.store.export import TraceSelection, export_trace
 from effect_broker.store.pool import make_pool
 from effect_broker.store.roles import DatabaseRole
 from effect_contracts.facts import EvidenceSource, Verdict
 from effect_contracts.trace.check import TraceReport, verify_lines
-from field_cases.cases import Case, Document, Offer
+from field_cases.cases import SETTLE_SECONDS, Case, Offer
 from field_cases.desk import Desk
-from hosting.scenes import Scene
+from field_cases.provider import Provider, listens
+from hosting.scenes import go_on
 
 REASONS = {
     "rejected": "rejected",
@@ -36,55 +37,8 @@ REASONS = {
 }
 
 
-SECRET_VARIABLE = "EFFECT_BROKER_WEBHOOK_KEY_FC10"
-SECRET = "of field case 10"
-
-
-def listens(document: Document) -> None:
-    """Let the contract believe the provider's webhook."""
-    document["webhook"] = {
-        "scheme": {"kind": "github"},
-        "secrets": [f"env:{SECRET_VARIABLE}"],
-        "delivery_id": "delivery",
-        "committed": "event == 'charged'",
-        "failed": "event == 'failed'",
-        "key_match": {"kind": "field", "path": "key"},
-        "agree": {"/amount": "amount", "/order": "order"},
-        "extraction": {"external_id": "object"},
-    }
-
-
-class Provider:
-    """Tells of the effects of an offer, by signed deliveries to an API process."""
-
-    def __init__(self, case: Case, offer: Offer, http: httpx.Client) -> None:
-        self._case, self._offer, self._http = case, offer, http
-
-    def tells(self, effect_id: str, event: str = "charged", **changes: Any) -> str:
-        """Deliver once; return the status of the delivery."""
-        (made,) = self._offer.effect_ids(effect_id)
-        told = {
-            "delivery": str(uuid4()),
-            "event": event,
-            "key": self._case.scene.intent(effect_id)["downstream_key"],
-            "object": made,
-            "order": "1",
-            "amount": 1200,
-            **changes,
-        }
-        return self.delivers(json.dumps(told).encode())
-
-    def delivers(self, body: bytes, secret: str = SECRET) -> str:
-        """Deliver bytes; return the status of the delivery, or that of the answer."""
-        document = self._offer.document
-        assert document is not None
-        made = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
-        answer = self._http.post(
-            f"/v1/evidence/proof/{document.name}",
-            content=body,
-            headers={"X-Hub-Signature-256": f"sha256={made}"},
-        )
-        return str(answer.json()["status"])
+# Of an attempt whose sender is stopped with the answer in hand; its successor waits for it.
+ANSWER_SECONDS = 5.0
 
 
 def trace_of(case: Case, effect_id: str) -> TraceReport:
@@ -101,12 +55,24 @@ def trace_of(case: Case, effect_id: str) -> TraceReport:
 
 
 @pytest.fixture(scope="module")
-def listening(scene: Scene) -> Iterator[httpx.Client]:
+def listening(evidence_api: ManagedProcess) -> Iterator[httpx.Client]:
     """A client without an API key, of an API process that knows the provider's secret."""
-    process = scene.broker.stack.api(environment={SECRET_VARIABLE: SECRET})
-    with httpx.Client(base_url=process.wait_ready(), timeout=60.0) as client:
+    with httpx.Client(base_url=evidence_api.wait_ready(), timeout=60.0) as client:
         yield client
-    process.kill()
+
+
+def stored_of(case: Case, offer: Offer) -> dict[str, int]:
+    """How many rows there are of the offer's effects, by kind of row."""
+    (counts,) = case.scene.rows(
+        "SELECT count(*) AS effects,"
+        " sum((SELECT count(*) FROM effect_broker.effect_evidence AS e"
+        "  WHERE e.effect_id = i.effect_id)) AS evidence,"
+        " sum((SELECT count(*) FROM effect_broker.effect_events AS e"
+        "  WHERE e.effect_id = i.effect_id)) AS events"
+        " FROM effect_broker.effect_intents AS i WHERE tool = %s",
+        offer.tool,
+    )
+    return counts
 
 
 def latest_event(case: Case, effect_id: str) -> tuple[str, str, dict[str, Any]]:
@@ -115,19 +81,46 @@ def latest_event(case: Case, effect_id: str) -> tuple[str, str, dict[str, Any]]:
     return event["kind"], event["event"], json.loads(event["metadata"])
 
 
-def test_fc_10_a_late_failure_does_not_overturn_a_success(case: Case) -> None:
-    offer = case.offer("idempotent")
+def test_fc_10_a_late_failure_notice_does_not_overturn_a_success(
+    case: Case, listening: httpx.Client
+) -> None:
+    """It may be the first attempt's, whose answer was lost; a notice names the key, not the try."""
+    offer = case.offer("idempotent", amend=listens)
     offer.script("commit;FIN")
     effect_id = offer.submit()
     offer.judge(effect_id, state="succeeded", requests=2, effects=1)
     version = case.scene.intent(effect_id)["version"]
-    case.add_evidence(effect_id, Verdict.REJECTED, covers_through=1)
+    assert Provider(case, offer, listening).tells(effect_id, "failed") == "contradicts"
     effect = offer.judge(effect_id, state="succeeded", requests=2, effects=1)
-    # It speaks of the first attempt, whose answer was lost; the second one has the receipt.
+    assert effect["alert"] == "late_contradiction"
+    kind, event, metadata = latest_event(case, effect_id)
+    assert (kind, event, metadata["contradicts"]) == ("late_fact", "late_fact", True)
+    assert case.scene.intent(effect_id)["version"] == version + 1
+    assert trace_of(case, effect_id).clean
+
+
+def test_fc_10_an_older_attempt_that_was_refused_says_nothing_against_a_later_success(
+    case: Case,
+) -> None:
+    """What names its attempt contradicts no receipt that rests on another one."""
+    case.scene.ensure_workers(3)
+    offer = case.offer("idempotent", attempt_deadline_seconds=ANSWER_SECONDS)
+    offer.script("status(400)", "ok")
+    case.broker.arm(FaultPoint.AFTER_TARGET_ANSWER, FaultAction.STOP)
+    effect_id = offer.submit()
+    pid = case.scene.stopped_at(FaultPoint.AFTER_TARGET_ANSWER)
+    offer.judge(effect_id, state="succeeded", requests=2, effects=1)
+    go_on(pid)
+
+    def told() -> bool | None:
+        return offer.attempts(effect_id)[0]["outcome"] == "rejected" or None
+
+    wait_until(told, "the first attempt's sender has told", SETTLE_SECONDS)
+    effect = offer.judge(effect_id, state="succeeded", requests=2, effects=1)
     assert effect["alert"] is None
     kind, event, metadata = latest_event(case, effect_id)
-    assert (kind, event, metadata["verdict"]) == ("late_fact", "late_fact", "rejected")
-    assert case.scene.intent(effect_id)["version"] == version + 1
+    assert (kind, event) == ("late_fact", "late_fact")
+    assert (metadata["late"], metadata["ordinal"], metadata["contradicts"]) == (True, 1, False)
 
 
 def test_fc_10_evidence_of_the_commit_ends_the_doubt_once(case: Case) -> None:
@@ -171,14 +164,25 @@ def test_fc_10_a_late_commit_rewrites_no_failure_and_is_an_alert(
     assert metadata["contradicts"] is True
 
 
-def test_fc_10_evidence_for_an_unknown_effect_leaves_no_row(case: Case) -> None:
-    stranger = str(uuid4())
-    with pytest.raises(EffectMissing):
-        case.add_evidence(stranger, Verdict.COMMITTED, external_ids=["ch_1"])
-    rows = case.scene.rows(
-        "SELECT 1 FROM effect_broker.effect_evidence WHERE effect_id = %s", stranger
+def test_fc_10_a_signed_delivery_of_an_unknown_key_is_of_no_effect(
+    case: Case, listening: httpx.Client
+) -> None:
+    """It is kept in the inbox, as the sender's word, and becomes no effect's fact."""
+    offer = case.offer("unsafe", amend=listens)
+    offer.script("commit;FIN")
+    effect_id = offer.submit()
+    offer.judge(effect_id, state="outcome_unknown", requests=1, effects=1)
+    before = stored_of(case, offer)
+    told = str(uuid4())
+    stranger = token_urlsafe(32)  # of the form that ours have
+    provider = Provider(case, offer, listening)
+    assert provider.tells(effect_id, delivery=told, key=stranger) == "unmatched"
+    (kept,) = case.scene.rows(
+        "SELECT effect_id, status FROM effect_broker.evidence_inbox WHERE senders_id = %s", told
     )
-    assert not rows
+    assert (kept["effect_id"], kept["status"]) == (None, "unmatched")
+    offer.judge(effect_id, state="outcome_unknown", requests=1, effects=1)
+    assert stored_of(case, offer) == before
 
 
 def test_fc_10_a_signed_delivery_ends_the_doubt_and_later_word_rewrites_nothing(

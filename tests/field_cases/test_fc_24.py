@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from cli.commands import Ended
 from effect_broker.faultpoints import FaultAction, FaultPoint
 from effect_broker.proof.broker import wait_until
 from effect_broker.proof.contracts import charge
+from effect_broker.proof.stack import ManagedProcess
 from effect_broker.proof.target.modes import ModeName
 from field_cases.cases import LEASE_SECONDS, SETTLE_SECONDS, Case, Offer
 from field_cases.commands import Operator
+from field_cases.provider import Provider, listens
 from hosting.scenes import go_on
+from observability.pages import api, page_of
 
 UNKNOWN_PARAMETER = '{"error":"unknown parameter Idempotency-Key"}'
 
@@ -37,6 +42,27 @@ def conformance(operator: Operator, offer: Offer, directory: Path) -> tuple[Ende
     checks = {c["check"]: c["judgement"] for c in ended.json["checks"]}
     assert ended.json["conforms"] is (set(checks.values()) == {"kept"})
     return ended, checks
+
+
+def detected(case: Case, effect_id: str) -> bool | None:
+    """Whether an event of the effect says that there are two objects."""
+    kinds = [event["kind"] for event in case.scene.events(effect_id)]
+    return "duplicate_detected" in kinds or None
+
+
+def alerts(process: ManagedProcess) -> float:
+    """How many duplicates a process has counted: the metric of the broken promise."""
+    return page_of(process).value("alerts_total", alert="duplicate_detected")
+
+
+def holds_of(case: Case, offer: Offer) -> list[tuple[str, ...]]:
+    """What holds the offer's contract now: kind, reason, and who placed it."""
+    rows = case.scene.rows(
+        "SELECT kind, reason, placed_by FROM effect_broker.holds"
+        " WHERE contract_name = %s AND lifted_at IS NULL",
+        f"proof-{offer.kind.replace('_', '-')}",
+    )
+    return [tuple(row.values()) for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -113,13 +139,10 @@ def test_fc_24_two_ids_under_one_key_freeze_the_contract_and_leave_the_receipt(
     offer.script("commit;FIN", "ok")
     under_way = offer.submit("under-way")
     offer.reached(under_way, "outcome_unknown")
+    sender = next(worker for worker in case.scene.workers if worker.pid == pid)
     go_on(pid)
-
-    def contradicted() -> bool | None:
-        kinds = [event["kind"] for event in case.scene.events(effect_id)]
-        return "duplicate_detected" in kinds or None
-
-    wait_until(contradicted, "the second id is known", SETTLE_SECONDS)
+    wait_until(partial(detected, case, effect_id), "the second id is known", SETTLE_SECONDS)
+    wait_until(lambda: alerts(sender) == 1 or None, "its sender has counted it")
     assert len({a["external_id"] for a in offer.attempts(effect_id)}) == 2
     effect = offer.judge(effect_id, state="succeeded", requests=2, effects=2)
     assert effect["final"]
@@ -128,9 +151,35 @@ def test_fc_24_two_ids_under_one_key_freeze_the_contract_and_leave_the_receipt(
     offer.judge(under_way, state="outcome_unknown", reason="frozen", requests=1, effects=1)
     new = offer.submit("new")
     offer.judge(new, state="prepared", reason="frozen", requests=0, effects=0)
-    frozen = case.scene.rows(
-        "SELECT kind, reason, placed_by FROM effect_broker.holds"
-        " WHERE contract_name = %s AND lifted_at IS NULL",
-        f"proof-{offer.kind.replace('_', '-')}",
+    assert holds_of(case, offer) == [("frozen", "contract_violation", "broker")]
+    assert page_of(api(case.scene)).value("ledger_holds", kind="frozen") >= 1
+
+
+def test_fc_24_a_second_id_after_a_lost_answer_is_seen_when_the_target_tells_of_both(
+    case: Case, evidence_api: ManagedProcess
+) -> None:
+    """The first id is in no answer: until somebody tells it, nobody can know of the duplicate."""
+    offer = case.offer(
+        "idempotent", mode="ignore_key", amend=listens, attempt_deadline_seconds=LEASE_SECONDS
     )
-    assert [tuple(row.values()) for row in frozen] == [("frozen", "contract_violation", "broker")]
+    offer.script("commit;hang")
+    effect_id = offer.submit()
+    effect = offer.judge(effect_id, state="succeeded", requests=2, effects=2)
+    first, second = offer.effect_ids(effect_id)
+    assert offer.receipt(effect_id)["external_id"] == second
+    assert effect["alert"] is None
+    assert holds_of(case, offer) == []
+
+    with httpx.Client(base_url=evidence_api.wait_ready()) as http:
+        provider = Provider(case, offer, http)
+        assert provider.tells(effect_id, object=second) == "recorded"
+        assert alerts(evidence_api) == 0
+        assert provider.tells(effect_id, object=first) == "contradicts"
+    assert detected(case, effect_id)
+    wait_until(lambda: alerts(evidence_api) == 1 or None, "it is counted where it was taken in")
+    effect = offer.judge(effect_id, state="succeeded", requests=2, effects=2)
+    assert effect["alert"] == "duplicate_detected"
+    assert offer.receipt(effect_id)["external_id"] == second
+    assert holds_of(case, offer) == [("frozen", "contract_violation", "broker")]
+    new = offer.submit("new")
+    offer.judge(new, state="prepared", reason="frozen", requests=0, effects=0)

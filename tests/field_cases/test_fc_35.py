@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -10,13 +11,15 @@ import pytest
 
 from effect_broker.faultpoints import FaultAction, FaultPoint
 from effect_broker.proof.broker import wait_until
+from effect_broker.proof.stack import ManagedProcess
 from field_cases.busy import judge_busy
 from field_cases.cases import SETTLE_SECONDS, Case, Offer
 from field_cases.odd_workers import paused, start_skewed
 from hosting.scenes import SAFETIES, go_on
+from observability.pages import page_of
 
 # Long enough for an answer on a busy machine; the successor waits for it.
-DEADLINE_SECONDS = 3.0
+DEADLINE_SECONDS = 5.0
 # Requests when the successor is done: a key is sent again, the others are not.
 REQUESTS = {"idempotent": 2, "reconcilable": 1, "unsafe": 1}
 
@@ -43,6 +46,11 @@ def stopped_with_the_answer(case: Case, safety: str) -> tuple[Offer, str, int]:
     raise AssertionError("no sender has sent within its deadline")
 
 
+def late_outcomes(workers: Sequence[ManagedProcess]) -> float:
+    """How often these workers have counted that they told too late: the stale-write metric."""
+    return sum(page_of(worker).value("fenced_total", kind="late_outcome") for worker in workers)
+
+
 def judge_late(case: Case, offer: Offer, effect_id: str, version: int) -> None:
     """The late answer is kept with its id, and settles only what nobody could know."""
     first = wait_until(partial(late_outcome, case, effect_id), "the late answer", SETTLE_SECONDS)
@@ -61,6 +69,7 @@ def test_fc_35_a_late_answer_is_a_fact_and_not_a_state(case: Case, seconds: int 
     """The successor judges the lease by the database, whatever its own clock says."""
     case.scene.ensure_workers(len(SAFETIES))
     senders = list(case.scene.workers)
+    counted = late_outcomes(senders)
     if seconds is None:
         (successor,) = case.scene.start_workers(1)
     else:
@@ -82,6 +91,9 @@ def test_fc_35_a_late_answer_is_a_fact_and_not_a_state(case: Case, seconds: int 
             sender.resume()
     for (offer, effect_id, _), version in zip(begun, versions, strict=True):
         judge_late(case, offer, effect_id, version)
+    told = counted + len(begun)
+    wait_until(lambda: late_outcomes(senders) == told or None, "each late answer is counted")
+    assert late_outcomes([successor]) == 0, "only its sender tells late"
     successor.kill()
 
 
@@ -95,6 +107,7 @@ def test_fc_35_a_sender_whose_clock_is_off_outlives_no_lease(case: Case, seconds
     effect = offer.judge(effect_id, state="outcome_unknown", requests=1, effects=1)
     sender.resume()
     judge_late(case, offer, effect_id, effect["version"])
+    wait_until(lambda: late_outcomes([sender]) == 1 or None, "the late answer is counted")
     sender.kill()
 
 

@@ -197,6 +197,38 @@ def test_fc_37_a_receipt_cut_in_its_commit_is_written_once(
 
 
 @pytest.mark.timeout(240)
+def test_fc_37_lost_commits_that_nothing_tells_of_are_sent_again_and_only_a_key_protects(
+    ledger_scene: Scene, server: EmbeddedPostgres, request: pytest.FixtureRequest
+) -> None:
+    """The residual risk, as it is: the data files come back from a snapshot, on the same timeline.
+
+    An asynchronous standby under the same identity looks like this too.
+    """
+    before = Case(ledger_scene, case_name(request))
+    ledger_scene.ensure_workers(1)
+    keyed, unsafe = before.offer("idempotent"), before.offer("unsafe")
+    data, snapshot = snapped(server)
+    sent = {}
+    for offer in (keyed, unsafe):
+        _, effect_id = accepted(offer)
+        offer.judge(effect_id, state="succeeded", requests=1, effects=1)
+        sent[offer.kind] = effect_id
+    put_back(server, data, snapshot)
+    server.start()
+
+    after = Case(ledger_scene, before.name)
+    for offer in (keyed, unsafe):
+        offer.case = after
+        assert accepted(offer) == (202, sent[offer.kind])
+    # Each was sent once more, by a ledger that knows of one attempt. The target that keeps our key
+    # has one charge, the other has two, and nothing says so.
+    keyed.judge(sent[keyed.kind], state="succeeded", requests=2, effects=1, unread=-1)
+    twice = unsafe.judge(sent[unsafe.kind], state="succeeded", requests=2, effects=2, unread=-1)
+    assert twice["alert"] is None
+    assert halted(ledger_scene) is None
+
+
+@pytest.mark.timeout(240)
 def test_fc_37_a_ledger_that_went_back_in_time_repeats_only_what_a_key_protects(
     ledger_scene: Scene,
     server: EmbeddedPostgres,
@@ -207,20 +239,14 @@ def test_fc_37_a_ledger_that_went_back_in_time_repeats_only_what_a_key_protects(
     before, after = Case(ledger_scene, case_name(request)), None
     ledger_scene.ensure_workers(1)
     keyed, unsafe = before.offer("idempotent"), before.offer("unsafe")
-    data = (server.home / "postgres").resolve() / "data"
-    snapshot = data.with_name("snapshot")
-    server.halt("fast")
-    subprocess.run(["cp", "-a", str(data), str(snapshot)], check=True)
-    server.start()
+    data, snapshot = snapped(server)
     sent = {}
     for offer in (keyed, unsafe):
         _, effect_id = accepted(offer)
         offer.judge(effect_id, state="succeeded", requests=1, effects=1)
         sent[offer.kind] = (effect_id, offer.receipt(effect_id)["external_id"])
 
-    server.halt("immediate")
-    shutil.rmtree(data)
-    snapshot.rename(data)
+    put_back(server, data, snapshot)
     recover(data)
     server.start()
     wait_until(lambda: halted(ledger_scene), "dispatch is halted", SETTLE_SECONDS)
@@ -243,6 +269,23 @@ def test_fc_37_a_ledger_that_went_back_in_time_repeats_only_what_a_key_protects(
     findings = operator.doctor(after)
     assert findings["restored"] == "fail"
     assert findings["synchronous_commit"] == "ok"
+
+
+def snapped(server: EmbeddedPostgres) -> tuple[Path, Path]:
+    """Take a snapshot of the server's files; return where the files and the snapshot lie."""
+    data = (server.home / "postgres").resolve() / "data"
+    snapshot = data.with_name("snapshot")
+    server.halt("fast")
+    subprocess.run(["cp", "-a", str(data), str(snapshot)], check=True)
+    server.start()
+    return data, snapshot
+
+
+def put_back(server: EmbeddedPostgres, data: Path, snapshot: Path) -> None:
+    """Crash the server and put the snapshot in the place of its files; it is not started."""
+    server.halt("immediate")
+    shutil.rmtree(data)
+    snapshot.rename(data)
 
 
 def recover(data: Path) -> None:

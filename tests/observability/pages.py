@@ -1,10 +1,18 @@
-"""Reading a page of metrics: with Prometheus's own parser, so that what is read is well formed."""
+"""Reading pages of metrics: with Prometheus's own parser, so that what is read is well formed."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
+import httpx
 from prometheus_client.parser import text_string_to_metric_families
+
+from effect_broker.proof.broker import wait_until
+from effect_broker.proof.stack import ManagedProcess
+from hosting.scenes import Scene
+
+LISTENS = re.compile(r"metrics on port (\d+)")
 
 
 class Page:
@@ -36,6 +44,19 @@ class Page:
     def labels(self, label: str) -> set[str]:
         """All values of a label."""
         return {sample.labels[label] for sample in self.samples if label in sample.labels}
+
+
+def page_of(process: ManagedProcess) -> Page:
+    """Scrape a process on the port that its log names."""
+    found = wait_until(lambda: LISTENS.search(process.log.read_text()), "the port of the metrics")
+    answer = httpx.get(f"http://127.0.0.1:{found[1]}/metrics", trust_env=False)
+    assert answer.status_code == 200
+    return Page(answer.text)
+
+
+def api(scene: Scene) -> ManagedProcess:
+    """The API's process."""
+    return next(p for p in scene.broker.stack._processes if p.name.startswith("serve"))
 
 
 def _within(wanted: Mapping[str, str], labels: Mapping[str, str]) -> bool:

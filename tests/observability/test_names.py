@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from hosting.scenes import Scene
-from observability.pages import Page
-from observability.test_processes import api, module_database, page_of, scene
+from observability.pages import Page, api, page_of
+from observability.test_processes import module_database, scene
 from repository.checkout import CHECKOUT
 
 __all__ = ["module_database", "scene"]

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from effect_broker.faultpoints import FaultPoint
 from effect_broker.proof.broker import ProofBroker, wait_until
-from effect_broker.proof.stack import ManagedProcess
 from hosting.scenes import LEASE_SECONDS, Scene
-from observability.pages import Page
+from observability.pages import LISTENS, Page, api, page_of
 from postgres import Database, RunningServer, clone, drop_database
-
-LISTENS = re.compile(r"metrics on port (\d+)")
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +38,6 @@ def scene(module_database: Database) -> Iterator[Scene]:
         broker.start_api()
         yield made
     shutil.rmtree(directory, ignore_errors=True)
-
-
-def page_of(process: ManagedProcess) -> Page:
-    """Scrape a process on the port that its log names."""
-    found = wait_until(lambda: LISTENS.search(process.log.read_text()), "the port of the metrics")
-    answer = httpx.get(f"http://127.0.0.1:{found[1]}/metrics", trust_env=False)
-    assert answer.status_code == 200
-    return Page(answer.text)
 
 
 def test_what_workers_do_is_counted_where_it_happens_and_sums_up(scene: Scene) -> None:
@@ -137,8 +124,3 @@ def test_a_port_that_is_taken_is_a_sentence(scene: Scene) -> None:
     said = process.log.read_text()
     assert "EFFECT_BROKER_METRICS_PORT: cannot listen on 127.0.0.1" in said
     assert "Traceback" not in said
-
-
-def api(scene: Scene) -> ManagedProcess:
-    """The API's process."""
-    return next(p for p in scene.broker.stack._processes if p.name.startswith("serve"))

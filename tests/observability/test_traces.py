@@ -18,7 +18,7 @@ from effect_broker.tracing import key_digest
 from effect_contracts.document import ContractDocument
 from hosting.scenes import MODES, Scene
 from observability.collector import Collector, SeenSpan
-from observability.test_processes import api, page_of
+from observability.pages import api, page_of
 from postgres import Database, RunningServer, clone, drop_database
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"

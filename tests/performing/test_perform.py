@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import psycopg
 import pytest
 
@@ -26,6 +28,7 @@ from effect_broker import (
     Unknown,
     WaitsForPerson,
 )
+from effect_broker.proof.target.process import TargetProcess
 from effect_contracts.facts import Verdict
 from performing.conftest import LEASE, Desk, caller_contract
 
@@ -145,6 +148,34 @@ async def test_what_was_not_sent_may_be_performed_again(broker: AsyncBroker) -> 
         assert again.downstream_key == first
         await again.confirm("second")
     assert again.outcome == Performed(effect.effect_id, "second")
+
+
+async def test_not_sent_is_believed_of_what_was_sent_and_that_is_the_callers_risk(
+    broker: AsyncBroker, tmp_path: Path
+) -> None:
+    """It cannot be seen: the target has two charges, the broker knows of one."""
+    key = order()
+    with TargetProcess(tmp_path / "ledger.db") as target:
+        target.client.set_mode("charges", "neither")
+
+        async def charge(performance: AsyncPerformance) -> str:
+            headers = {"Idempotency-Key": performance.downstream_key}
+            async with httpx.AsyncClient(trust_env=False) as http:
+                made = await http.post(f"{target.url}/charges", json=CHARGE, headers=headers)
+            return str(made.json()["id"])
+
+        async with broker.perform("shop.caller-unsafe", CHARGE, operation_key=key) as effect:
+            await charge(effect)
+            await effect.fail("not_sent")
+        assert isinstance(effect.outcome, NotYet)
+        await asyncio.sleep(effect.outcome.ask_again_seconds)
+        async with broker.perform("shop.caller-unsafe", CHARGE, operation_key=key) as again:
+            second = await charge(again)
+            await again.confirm(external_id=second)
+        assert again.outcome == Performed(effect.effect_id, None, second)
+        assert (await broker.get(effect.effect_id)).alert is None
+        ledger = target.client.ledger()
+        assert (ledger.effects, len(ledger.keys)) == (2, 1)
 
 
 async def test_what_the_target_refused_is_final(broker: AsyncBroker) -> None:

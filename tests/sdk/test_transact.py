@@ -117,6 +117,25 @@ def lift_hold(scene: Scene, hold: UUID) -> None:
     administer(scene.broker, lambda pool: Holds(pool, None).lift(hold, "done", "op:t"))
 
 
+def test_a_function_that_does_something_else_than_its_arguments_say_is_believed(
+    scene: Scene, shop: Business, direct: Broker
+) -> None:
+    """It cannot be seen: the receipt says that the transaction has committed, and no more."""
+    with shop.connect() as connection:
+        done = direct.transact(
+            connection,
+            lambda: connection.execute(INSERT, ["odd", 500]).rowcount,
+            tool=TOOL,
+            arguments=entry("odd", 5),
+            operation_key="shop:odd",
+        )
+    outcome = direct.result(done.effect)
+    assert isinstance(outcome, Succeeded)
+    assert outcome.receipt.source == "transaction"
+    assert outcome.effect.alert is None
+    assert scene.value("SELECT amount FROM public.orders WHERE name = 'odd'") == 500
+
+
 def test_the_effect_and_its_receipt_commit_together(
     scene: Scene, shop: Business, direct: Broker, tmp_path: Path
 ) -> None:

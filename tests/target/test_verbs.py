@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from effect_broker.proof.broker import wait_until
 from effect_broker.proof.target.client import TargetClient
 
 # Who gives up soon waiting for an answer, and not while it connects or writes.
@@ -256,6 +257,22 @@ def test_a_drip_stays_below_the_read_timeout_and_outlasts_it_in_sum(
         break
     assert time.monotonic() - begun >= 0.6 > read
     assert answer.json()["id"] == "ch_000001"
+
+
+def test_a_client_that_leaves_in_mid_answer_is_seen_to_leave(
+    target: TargetClient, http: httpx.Client, wire: socket.socket
+) -> None:
+    target.script("commit;drip(1,0.05,200)", "ok")
+    wire.sendall(REQUEST)
+    wire.recv(1)
+    before = time.monotonic()
+    wire.close()
+    wait_until(lambda: target.ledger().arrival_rows[0].left_monotonic, "it has left")
+    post(http, key="k2")
+    left, stayed = (row.left_monotonic for row in target.ledger().arrival_rows)
+    assert left is not None
+    assert before <= left <= time.monotonic()
+    assert stayed is None
 
 
 def test_a_drip_of_a_short_answer_lasts_for_all_its_pieces(

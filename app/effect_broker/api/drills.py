@@ -96,7 +96,7 @@ async def arm_drill(request: Request, tenant: Caller) -> Response:
 
     The effect that matches is left to the drill's worker (`effect-broker drill run --armed ID`) for
     `takeover_seconds`; if none comes, the ordinary workers take it. Needs a key with the scope
-    `admin`."""
+    `operate`."""
     order = (await read_model(request, DrillBody)).order(new_id())
     record = await services_of(request).drills.arm(
         tenant.tenant_id, order, f"operator:{tenant.credential}"
@@ -127,7 +127,7 @@ async def get_drill(request: Request, tenant: Caller, drill_id: str) -> Response
 
 @router.delete("/{drill_id}", responses=_NOT_FOUND | {409: {"description": "It has matched"}})
 async def cancel_drill(request: Request, tenant: Caller, drill_id: str) -> Response:
-    """Disarm a drill that no effect has met; again is a no-op. Needs the scope `admin`."""
+    """Disarm a drill that no effect has met; again is a no-op. Needs the scope `operate`."""
     record = await services_of(request).drills.cancel(
         tenant.tenant_id, known_id(drill_id), f"operator:{tenant.credential}"
     )

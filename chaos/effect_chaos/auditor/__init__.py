@@ -15,7 +15,7 @@ from effect_chaos.auditor.target_rules import TARGET_RULES
 from effect_chaos.auditor.verdicts import Rule, Verdict, Violation, judged
 from effect_chaos.records import Evidence, read
 
-__all__ = ["RULES", "Rule", "Verdict", "Violation", "audit", "audit_folder", "violations"]
+__all__ = ["RULES", "Rule", "Verdict", "Violation", "audit", "audit_folder", "idle", "violations"]
 
 RULES: tuple[Rule, ...] = (*CALLER_RULES, *TARGET_RULES)
 
@@ -33,6 +33,11 @@ def audit_folder(folder: Path) -> tuple[Verdict, ...]:
         effect_chaos.records.RecordInvalid: the folder cannot be read.
     """
     return audit(read(folder))
+
+
+def idle(verdicts: tuple[Verdict, ...]) -> tuple[str, ...]:
+    """The rules that had to compare something, and did not."""
+    return tuple(verdict.rule.name for verdict in verdicts if verdict.idle)
 
 
 def violations(verdicts: tuple[Verdict, ...]) -> tuple[Violation, ...]:

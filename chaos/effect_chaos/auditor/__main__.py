@@ -1,6 +1,7 @@
 """`python -m effect_chaos.auditor FOLDER`: a table of rules, and every violation.
 
-Exit codes: 0 nothing is broken, 1 something is, 2 the folder cannot be read.
+Exit codes: 0 nothing is broken; 1 something is, or a rule has compared nothing although the
+workload was sure to bring something for it; 2 the folder cannot be read.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from effect_chaos.auditor import audit_folder, violations
+from effect_chaos.auditor import audit_folder, idle, violations
 from effect_chaos.auditor.verdicts import Verdict
 from effect_chaos.records import RecordInvalid
 from effect_contracts.counting import counted
@@ -48,11 +49,12 @@ def main() -> int:
         return 2
     broken = violations(verdicts)
     print(table(verdicts))
-    idle = [verdict.rule.name for verdict in verdicts if not verdict.checked]
-    if idle:
-        print(f"nothing was checked by: {', '.join(idle)}")
+    if blind := [verdict.rule.name for verdict in verdicts if not verdict.checked]:
+        print(f"nothing was checked by: {', '.join(blind)}")
+    if owing := idle(verdicts):
+        print(f"there was to be something for: {', '.join(owing)}")
     print(counted(len(broken), "violation") if broken else "no violation")
-    return 1 if broken else 0
+    return 1 if broken or owing else 0
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from effect_chaos.auditor.case import FINAL_STATES, Case, View, possible, succeeded
-from effect_chaos.auditor.verdicts import NOBODY, Check, Checks, Rule
+from effect_chaos.auditor.verdicts import NOBODY, Check, Checks, Rule, must_end
 from effect_chaos.records import Answer, Invocation, Operation, Verb
 
 # Refusals that say nothing about the key: who asks, too slow, too much, too often.
@@ -279,7 +279,7 @@ CALLER_RULES = (
     Rule(
         "receipt_with_end", "a receipt with every settled effect, and no other", _receipt_with_end
     ),
-    Rule("receipt_stays", "a receipt never changes", _receipt_stays),
+    Rule("receipt_stays", "a receipt never changes", _receipt_stays, must_end),
     Rule("final_stays", "a final state never changes", _final_stays),
     Rule("versions_forward", "versions only go forward", _versions_forward),
     Rule("payload_conflict", "another request under the same key is a 409", _payload_conflict),

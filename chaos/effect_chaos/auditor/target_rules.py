@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from effect_chaos.auditor.case import DONE_STATES, UNDONE_STATES, Case, possible
-from effect_chaos.auditor.verdicts import NOBODY, Check, Checks, Rule
+from effect_chaos.auditor.verdicts import NOBODY, Check, Checks, Rule, must_end
 from effect_chaos.records import Arrival, Operation, Safety, Verb
 
 _STATUS = re.compile(r"\bstatus\(\s*(\d+)")
@@ -164,13 +164,43 @@ def _few(names: set[str] | frozenset[str], most: int = 4) -> str:
     return shown if len(names) <= most else f"{shown}, … ({len(names)})"
 
 
+def _succeeds(operation: Operation) -> bool:
+    """Whether the workload leaves the operation no other end than its effect."""
+    only_done = set(operation.legal_states) <= DONE_STATES
+    return only_done and not operation.may_park and operation.effects_least > 0
+
+
+def _must_succeed(case: Case) -> bool:
+    return any(_succeeds(o) for o in case.operations)
+
+
+def _must_be_sent(case: Case) -> bool:
+    """What has its effect at the target, and not in a table, has come there as a request."""
+    return any(_succeeds(o) and o.safety is not Safety.TRANSACTIONAL for o in case.operations)
+
+
+def _must_send_key(case: Case) -> bool:
+    return any(
+        _succeeds(o) and o.sends_key and o.safety is not Safety.TRANSACTIONAL
+        for o in case.operations
+    )
+
+
+def _has_unsafe(case: Case) -> bool:
+    return any(o.safety is Safety.UNSAFE for o in case.operations)
+
+
 TARGET_RULES = (
     Rule("no_duplicate", "no more effects at the target than allowed", _no_duplicate),
-    Rule("state_agrees", "the final state is what the target holds", _state_agrees),
-    Rule("own_object", "a receipt names an object of its own operation", _own_object),
-    Rule("one_key", "the same downstream key on every request", _one_key),
-    Rule("same_bytes", "the same bytes on every request", _same_bytes),
-    Rule("keys_apart", "no two operations share a key", _keys_apart),
-    Rule("unsafe_once", "an unsafe operation is sent at most once", _unsafe_once),
-    Rule("intent_first", "nothing reaches the target without an intent", _intent_first),
+    Rule("state_agrees", "the final state is what the target holds", _state_agrees, must_end),
+    Rule(
+        "own_object", "a receipt names an object of its own operation", _own_object, _must_succeed
+    ),
+    Rule("one_key", "the same downstream key on every request", _one_key, _must_send_key),
+    Rule("same_bytes", "the same bytes on every request", _same_bytes, _must_be_sent),
+    Rule("keys_apart", "no two operations share a key", _keys_apart, _must_send_key),
+    Rule("unsafe_once", "an unsafe operation is sent at most once", _unsafe_once, _has_unsafe),
+    Rule(
+        "intent_first", "nothing reaches the target without an intent", _intent_first, _must_be_sent
+    ),
 )

@@ -23,13 +23,27 @@ class Check:
 Checks: TypeAlias = Iterator[Check]
 
 
+def _operates(case: Case) -> bool:
+    return bool(case.operations)
+
+
+def must_end(case: Case) -> bool:
+    """Whether an operation has to end: none of its outcomes leaves it to a person."""
+    return any(not operation.may_park for operation in case.operations)
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One promise and the judge of it, who yields a check for everything that it compared."""
+    """One promise and the judge of it, who yields a check for everything that it compared.
+
+    `owes` says of a workload, and of nothing that came of it, whether there has to be something to
+    compare: without, any operation is enough.
+    """
 
     name: str
     promise: str
     checks: Callable[[Case], Checks]
+    owes: Callable[[Case], bool] = _operates
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +60,20 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one rule came to. A rule that compared nothing has proved nothing."""
+    """What one rule came to. A rule that compared nothing has proved nothing.
+
+    `owed`: the workload made sure that there was something to compare.
+    """
 
     rule: Rule
     checked: int
     violations: tuple[Violation, ...]
+    owed: bool
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has compared nothing where it had to: what it judges was not seen."""
+        return self.owed and not self.checked
 
 
 def judged(rule: Rule, case: Case) -> Verdict:
@@ -61,4 +84,4 @@ def judged(rule: Rule, case: Case) -> Verdict:
         checked += 1
         if check.problem is not None:
             violations.append(Violation(rule.name, check.operation, check.problem))
-    return Verdict(rule, checked, tuple(violations))
+    return Verdict(rule, checked, tuple(violations), rule.owes(case))

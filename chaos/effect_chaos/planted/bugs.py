@@ -75,6 +75,13 @@ _ALL = (
         patience_seconds=4.0,
     ),
     _of_worker(
+        worker_bugs.no_next_action,
+        "ends a run that has to wait, and keeps no next action for it",
+        "next_action",
+        "settled_or_parked",
+        patience_seconds=4.0,
+    ),
+    _of_worker(
         worker_bugs.success_first,
         "records the success before it sends",
         "state_agrees",

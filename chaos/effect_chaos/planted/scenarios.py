@@ -131,6 +131,17 @@ def _run_lost(scene: Play) -> None:
     scene.rest(operation)
 
 
+def _waits_for_another_try(scene: Play) -> None:
+    """An effect that has to wait before it is sent again, on a schema that would let it be lost."""
+    scene.loosen()
+    scene.contract(_IDEMPOTENT, "dedupe")
+    scene.target.script("commit;RST", kind=scene.kind)
+    operation = scene.operation(Safety.IDEMPOTENT)
+    scene.submit(operation)
+    scene.seen(operation, "outcome_unknown")
+    scene.rest(operation)
+
+
 def _killed_with_all_recorded(scene: Play) -> None:
     """A worker that is killed right after it has recorded the outcome."""
     scene.contract(_IDEMPOTENT, "dedupe")
@@ -231,6 +242,7 @@ SCENARIOS: Final[dict[str, Callable[[Play], None]]] = {
     "new_body": _idempotent_lost,
     "no_fence": _stopped_past_retention,
     "no_reconcile": _run_lost,
+    "no_next_action": _waits_for_another_try,
     "success_first": _killed_with_all_recorded,
     "send_first": _killed_with_the_answer,
     "server_error_is_no": _committed_and_503,

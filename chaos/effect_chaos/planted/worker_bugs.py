@@ -17,10 +17,10 @@ from effect_adapters.http.exchange import OutgoingRequest
 from effect_adapters.postgres import PostgresFunctionAdapter
 from effect_broker import repair
 from effect_broker.faultpoints import FaultPoint
-from effect_broker.protocol import changes, steps
+from effect_broker.protocol import changes, conclusion, steps
 from effect_broker.protocol.changes import Grant
 from effect_broker.protocol.conclusion import Next, View
-from effect_broker.protocol.ports import Change, Ports, Snapshot
+from effect_broker.protocol.ports import Advance, Change, Ports, Snapshot
 from effect_chaos.planted.patching import replaced
 from effect_contracts import decide as decisions
 from effect_contracts.decide import Action, Decision, Reason
@@ -174,6 +174,23 @@ def no_reconcile() -> None:
         return nothing
 
     replaced(repair, "reconcile", make)
+
+
+def no_next_action() -> None:
+    def make(honest: Callable[..., Change[View]]) -> Callable[..., Change[View]]:
+        def forgetful(snapshot: Snapshot, facts: Any, decision: Decision, *rest: Any) -> Any:
+            change = honest(snapshot, facts, decision, *rest)
+            if decision.action is not Action.WAIT:
+                return change
+            writes = tuple(
+                replace(write, next_action_at=None) if isinstance(write, Advance) else write
+                for write in change.writes
+            )
+            return Change(replace(change.result, next=Next.END), writes)
+
+        return forgetful
+
+    replaced(conclusion, "write_decision", make)
 
 
 def success_first() -> None:

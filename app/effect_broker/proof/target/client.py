@@ -43,7 +43,11 @@ class Counts(BaseModel):
 
 
 class ArrivalRow(BaseModel):
-    """One request as it was received. `received_monotonic` is CLOCK_MONOTONIC in seconds."""
+    """One request as it was received.
+
+    `received_monotonic` is CLOCK_MONOTONIC in seconds, and so is `left_monotonic`: when the target
+    saw that the client had gone before it had the whole answer, None where it had not.
+    """
 
     model_config = _READ
 
@@ -63,6 +67,7 @@ class ArrivalRow(BaseModel):
     plan: str
     received_monotonic: float
     received_at: float
+    left_monotonic: float | None
 
     @property
     def body(self) -> bytes:

@@ -21,7 +21,7 @@ from effect_broker.proof.target.messages import Answer, Json, Keys, Request
 from effect_broker.proof.target.modes import Mode
 
 _RECEIVED = "body_state IN ('whole', 'early')"
-_TABLES = ("operations", "stored_answers", "effects", "arrivals", "modes", "counts")
+_TABLES = ("operations", "stored_answers", "effects", "departures", "arrivals", "modes", "counts")
 
 
 class LedgerUnusable(Exception):
@@ -137,10 +137,21 @@ class Ledger:
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 
+    def record_departure(self, n: int, left_monotonic: float) -> None:
+        """Note that the client of arrival `n` went away before it had the whole answer."""
+        self._db.execute("INSERT INTO departures VALUES (?, ?)", (n, left_monotonic))
+
     def arrival_rows(self, kind: str | None, key: str | None) -> list[Json]:
-        """Every arrival with its columns, the body as bytes; cut connections included."""
+        """Every arrival with its columns, the body as bytes; cut connections included.
+
+        `left_monotonic` is None where the client stayed for the whole answer.
+        """
         where, values = _narrowed(kind, key)
-        rows = self._db.execute(f"SELECT * FROM arrivals WHERE {where} ORDER BY n", values)  # noqa: S608
+        rows = self._db.execute(
+            "SELECT arrivals.*, left_monotonic"  # noqa: S608
+            f" FROM arrivals LEFT JOIN departures ON arrival_n = n WHERE {where} ORDER BY n",
+            values,
+        )
         return [{**dict(row), "headers": json.loads(row["headers"])} for row in rows]
 
     def arrival(self, n: int) -> Json:

@@ -22,6 +22,12 @@ CREATE TABLE IF NOT EXISTS arrivals (
 CREATE INDEX IF NOT EXISTS arrivals_by_downstream_key ON arrivals (downstream_key);
 CREATE INDEX IF NOT EXISTS arrivals_by_correlation_key ON arrivals (correlation_key);
 
+-- Requests whose client went away before it had the whole answer, as the target saw it.
+CREATE TABLE IF NOT EXISTS departures (
+  arrival_n      INTEGER PRIMARY KEY REFERENCES arrivals (n),
+  left_monotonic REAL    NOT NULL
+);
+
 -- One row for each applied mutation; a later row of the same object replaces its content.
 CREATE TABLE IF NOT EXISTS effects (
   n               INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -182,7 +182,11 @@ class TargetServer:
         if isinstance(plan.ending, Status):
             self.service.store_scripted(arrival, plan.ending)
         answer = applied if applied is not None else self.service.unmade_answer(arrival)
-        return await end(plan.ending, answer, connection, self._holds, more=more)
+        try:
+            return await end(plan.ending, answer, connection, self._holds, more=more)
+        except ClientGone:
+            self.service.left(arrival)
+            raise
 
     async def _take_steps(self, arrival: Arrival, plan: Plan) -> Answer | None:
         """Run the steps; returns the honest answer if the request was applied."""

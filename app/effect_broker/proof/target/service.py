@@ -91,6 +91,10 @@ class TargetService:
             request, kind, Keys(None, None), plan.text, self.clock.monotonic(), self.clock.now()
         )
 
+    def left(self, arrival: Arrival) -> None:
+        """Note that the client did not stay for the whole answer."""
+        self.ledger.record_departure(arrival.n, self.clock.monotonic())
+
     @contextmanager
     def working_on(self, arrival: Arrival) -> Iterator[None]:
         """Mark the arrival's key as worked on, for kinds that answer ``in_progress``."""
