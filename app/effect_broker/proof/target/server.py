@@ -181,6 +181,8 @@ class TargetServer:
         applied = await self._take_steps(arrival, plan)
         if isinstance(plan.ending, Status):
             self.service.store_scripted(arrival, plan.ending)
+        if connection.gone():
+            self.service.unheard(arrival)
         answer = applied if applied is not None else self.service.unmade_answer(arrival)
         return await end(plan.ending, answer, connection, self._holds, more=more)
 

@@ -136,6 +136,12 @@ class TargetService:
             answer = Answer(status.code, status.body, status.headers)
             self._store(arrival, key, answer)
 
+    def unheard(self, arrival: Arrival) -> None:
+        """Take note that the client has gone before its answer: `forget_unheard` forgets it."""
+        kind, key = arrival.route.kind, arrival.keys.any
+        if self.mode(kind).mode == "forget_unheard" and arrival.request.mutating and key:
+            self.ledger.forget_answer(kind, key)
+
     # -- mutations -------------------------------------------------------------------------------
 
     def _mutate(self, arrival: Arrival, plan: Plan) -> Answer:
