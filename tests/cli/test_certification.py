@@ -185,6 +185,14 @@ def test_what_a_broken_connection_has_made_is_found_by_the_look_up(
     assert verdicts(records, "broken") == set()
 
 
+def test_keys_that_race_are_found_by_the_requests_at_once_alone(target: TargetClient) -> None:
+    """A target that honours keys which come one after the other."""
+    target.set_mode("charges", "racing")
+    records = tried(on_trial(target, IDEMPOTENT), retention_wait_seconds=86_400.0)
+    assert verdicts(records, "broken") == {"ten_at_once"}
+    assert verdicts(records, "holds") == set(records) - {"ten_at_once"}
+
+
 @pytest.mark.parametrize(
     ("mode", "lag_seconds", "caught"),
     [

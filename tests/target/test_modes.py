@@ -135,6 +135,19 @@ def test_a_key_is_forgotten_with_a_client_that_has_gone(
     assert target.ledger(key="k2").effects == 2
 
 
+def test_keys_race_where_requests_overlap_and_nowhere_else(
+    target: TargetClient, http: httpx.Client
+) -> None:
+    target.set_mode("charges", "racing")
+    assert charge(http, "a").json()["id"] == charge(http, "a").json()["id"]
+    with ThreadPoolExecutor(10) as pool:
+        answers = list(pool.map(lambda _: charge(http, "b"), range(10)))
+    ids = {answer.json()["id"] for answer in answers}
+    assert len(ids) > 1
+    assert charge(http, "b").json()["id"] in ids
+    assert target.ledger(key="b").effects == len(ids)
+
+
 def test_lookup_never_deduplicates_and_finds_by_key(
     target: TargetClient, http: httpx.Client
 ) -> None:
