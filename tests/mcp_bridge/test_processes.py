@@ -139,7 +139,8 @@ async def test_a_proxy_over_http_asks_for_its_token(
         async with httpx2.AsyncClient() as stranger:
             assert (await stranger.post(f"{origin}/mcp", json={})).status_code == 401
         headers = {"Authorization": f"Bearer {TOKEN}"}
-        async with httpx2.AsyncClient(headers=headers) as http:
+        # The library's five seconds are shorter than the call may wait on a busy machine.
+        async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
             line = streamable_http_client(f"{origin}/mcp", http_client=http)
             async with Client(line, mode=mode, cache=None) as client:
                 result = await client.call_tool("create_note", call)
