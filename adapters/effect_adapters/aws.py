@@ -66,7 +66,15 @@ class AwsSender:
         self._secrets = secrets
         self._own_tls = tls
 
-    async def send(self, service: AwsService, wire: bytes, budget: Budget, reach: Reach) -> End:
+    async def send(
+        self,
+        service: AwsService,
+        wire: bytes,
+        budget: Budget,
+        reach: Reach,
+        *,
+        hang_up: bool = False,
+    ) -> End:
         """Send `wire` at most once, within the budget, and return how that ended."""
         try:
             request = self._signed(service, wire)
@@ -78,15 +86,14 @@ class AwsSender:
             return NotSent(error.code)
         except Exception:
             return NotSent("wire_invalid")  # nothing has been sent yet
-        return await exchange(
-            request, budget, reach, RESPONSE_BYTES_MAX, self._own_tls or verifying_tls()
-        )
+        tls = self._own_tls or verifying_tls()
+        return await exchange(request, budget, reach, RESPONSE_BYTES_MAX, tls, hang_up=hang_up)
 
     async def dispatch(
         self, service: AwsService, call: DispatchCall, read: Callable[[DispatchCall, Reply], Answer]
     ) -> Answer:
         """Send the call's stored request at most once; `read` says what a reply proves."""
-        end = await self.send(service, call.wire, call.budget, call.reach)
+        end = await self.send(service, call.wire, call.budget, call.reach, hang_up=call.hang_up)
         match end:
             case NotSent(code):
                 return not_sent(code)

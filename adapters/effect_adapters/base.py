@@ -96,6 +96,9 @@ class DispatchCall:
         wire: the rendered request, byte for byte as stored; nothing is rendered again.
         reach: to be called with `before_socket_write` at the last gate and with
             `after_target_answer` when a complete answer is in.
+        hang_up: end our side of the connection once the request is written, so that the target
+            may find it broken while it is at work; an answer that comes all the same is read.
+            Trials of a target ask for it, workers never; `http`, `s3` and `sqs` can.
     """
 
     effect_id: UUID
@@ -107,6 +110,7 @@ class DispatchCall:
     document: ContractDocument
     budget: Budget
     reach: Reach
+    hang_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)

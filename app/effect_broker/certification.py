@@ -3,8 +3,8 @@
 `effect_broker.conformance` asks politely whether a target keeps what its contract says. Here it is
 treated as the world will treat it, through the same `Trial`, after the polite checks:
 
-    lost_answer_is_settled  idempotent, reconcilable: an answer that is thrown away after the
-                            commit is found again the way that a worker would go
+    lost_answer_is_settled  idempotent, reconcilable: a connection breaks before its answer is
+                            read, and the effect is found again the way that a worker would go
     ten_at_once             idempotent: one key from many connections at the same moment gives one
                             object
     settlement_lag          with a look-up and a bound: of several effects each is seen within the
@@ -12,7 +12,8 @@ treated as the world will treat it, through the same `Trial`, after the polite c
     key_is_kept             idempotent: after a wait the key still gives its first object
 
 What a trial could not see is `not_shown`. A certificate says so only of a key's retention, which is
-mostly longer than anybody wants to wait; anything else that was not shown makes none.
+mostly longer than anybody wants to wait, and of a lost answer, of which a target that gives up with
+its client may show nothing; anything else that was not shown makes none.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from effect_adapters.base import Answer
 from effect_broker.conformance import (
     CHECKS,
     Check,
@@ -42,6 +44,10 @@ from effect_contracts.document import ContractDocument
 from effect_contracts.facts import Outcome, SafetyClass, Verdict
 
 KEY_IS_KEPT: Final = "key_is_kept"
+LOST_ANSWER: Final = "lost_answer_is_settled"
+
+# What may stay open and be certified: no target, or not every one, lets it be seen in the time.
+_MAY_BE_OPEN: Final = frozenset({KEY_IS_KEPT, LOST_ANSWER})
 
 # The first look follows the answer at once; the pauses grow, so that a long bound costs few looks.
 _LOOK_PAUSE_SECONDS: Final = 0.05
@@ -158,7 +164,7 @@ def certifiable(records: Sequence[TrialRecord]) -> bool:
     """Whether a certificate may be made of them."""
     return bool(records) and all(
         record.verdict is TrialVerdict.HOLDS
-        or (record.verdict is TrialVerdict.NOT_SHOWN and record.trial == KEY_IS_KEPT)
+        or (record.verdict is TrialVerdict.NOT_SHOWN and record.trial in _MAY_BE_OPEN)
         for record in records
     )
 
@@ -193,40 +199,85 @@ def is_sandbox(identity: str, own: str, others: Sequence[str], *, production: bo
 
 
 async def lost_answer_is_settled(trial: Trial) -> Result | None:
-    """An answer that was lost after the commit is found again as a worker would find it.
+    """An effect whose connection broke before its answer is found as a worker would find it.
 
-    The exchange is whole, so that the target has committed; its answer is thrown away, and used
-    only to judge what is found.
+    Our side of the connection ends right behind the request, so that the target finds it broken
+    while it is at work, or when it answers. An answer that comes all the same is used only to judge
+    what is found. Adapters that cannot break a connection read the answer, which is then lost here.
     """
     safety = trial.document.safety
     if safety not in {SafetyClass.IDEMPOTENT, SafetyClass.RECONCILABLE}:
         return None
-    name, key = "lost_answer_is_settled", trial.fresh_key()
-    lost = await trial.send(key, trial.arguments)
-    ids: tuple[str, ...]
-    if lost.outcome is not Outcome.COMMITTED:
+    key = trial.fresh_key()
+    lost = await trial.send(key, trial.arguments, hang_up=True)
+    if lost.outcome not in {Outcome.COMMITTED, Outcome.AMBIGUOUS}:
         text = f"a plain request with another key was answered with {said(lost)}"
-        return Result(name, Judgement.BROKEN, text)
+        return Result(LOST_ANSWER, Judgement.BROKEN, text)
     if safety is SafetyClass.IDEMPOTENT:
-        again = await answered(trial, key, trial.arguments)
-        if again.outcome is not Outcome.COMMITTED:
-            text = f"the request was sent again and answered with {said(again)}"
-            return Result(name, Judgement.BROKEN, text)
-        ids = () if again.external_id is None else (again.external_id,)
-    else:
-        bound = trial.document.settlement_bound_seconds or 0.0
-        _, found = (await _seen(trial, {key: trial.clock.boot_seconds()}, bound))[key]
-        if found != Verdict.COMMITTED.value:
-            text = f"within the bound of {bound:g} s the look-up said {found}"
-            return Result(name, Judgement.BROKEN, text)
-        ids = (await trial.look(key)).external_ids
+        return await _settled_by_its_key(trial, key, lost)
+    return await _settled_by_look_up(trial, key, lost)
+
+
+async def _settled_by_its_key(trial: Trial, key: str, lost: Answer) -> Result:
+    again = await answered(trial, key, trial.arguments)
+    if again.outcome is not Outcome.COMMITTED:
+        text = f"the request was sent again and answered with {said(again)}"
+        return Result(LOST_ANSWER, Judgement.BROKEN, text)
+    if again.external_id is None:
+        text = "the contract extracts no external_id to compare"
+        return Result(LOST_ANSWER, Judgement.UNPROVED, text)
+    if lost.outcome is Outcome.COMMITTED:
+        return _compared(lost, (again.external_id,))
+    if trial.document.policy().probes:
+        # Nothing came of the first one, so that only the look-up knows whether there are two.
+        found, ids = await _found(trial, key)
+        if found != Verdict.COMMITTED.value or (ids and ids != (again.external_id,)):
+            text = f"the same key gave {again.external_id}; then the look-up said {found}"
+            return Result(LOST_ANSWER, Judgement.BROKEN, f"{text} {', '.join(ids)}".rstrip())
+        text = f"the same key gave {again.external_id}, which the look-up shows alone"
+        return Result(LOST_ANSWER, Judgement.KEPT, text)
+    text = (
+        f"no answer came ({lost.code}); the same key gave {again.external_id}, and without a "
+        "look-up nobody can tell whether there is another object"
+    )
+    return Result(LOST_ANSWER, Judgement.UNPROVED, text)
+
+
+async def _settled_by_look_up(trial: Trial, key: str, lost: Answer) -> Result:
+    found, ids = await _found(trial, key)
+    bound = trial.document.settlement_bound_seconds or 0.0
+    if found == Verdict.COMMITTED.value:
+        if lost.outcome is Outcome.COMMITTED:
+            return _compared(lost, ids)
+        text = f"no answer came; {', '.join(ids) or 'the object'} was found"
+        return Result(LOST_ANSWER, Judgement.KEPT, text)
+    if found == Verdict.NOT_COMMITTED.value and lost.outcome is Outcome.AMBIGUOUS:
+        text = (
+            f"no answer came ({lost.code}), and within the bound of {bound:g} s the look-up showed "
+            "nothing: the target gives up with its client, or shows the effect too late"
+        )
+        return Result(LOST_ANSWER, Judgement.UNPROVED, text)
+    text = f"within the bound of {bound:g} s the look-up said {found}"
+    return Result(LOST_ANSWER, Judgement.BROKEN, text)
+
+
+async def _found(trial: Trial, key: str) -> tuple[str, tuple[str, ...]]:
+    """What the look-up says of a key by the end of its bound, and the ids that it shows."""
+    bound = trial.document.settlement_bound_seconds or 0.0
+    _, found = (await _seen(trial, {key: trial.clock.boot_seconds()}, bound))[key]
+    if found != Verdict.COMMITTED.value:
+        return found, ()
+    return found, (await trial.look(key)).external_ids
+
+
+def _compared(lost: Answer, ids: tuple[str, ...]) -> Result:
     if lost.external_id is None or not ids:
         text = "the contract extracts no external_id to compare"
-        return Result(name, Judgement.UNPROVED, text)
+        return Result(LOST_ANSWER, Judgement.UNPROVED, text)
     if ids != (lost.external_id,):
         text = f"{lost.external_id} was made and its answer lost; found was {', '.join(ids)}"
-        return Result(name, Judgement.BROKEN, text)
-    return Result(name, Judgement.KEPT, f"{lost.external_id} was found again")
+        return Result(LOST_ANSWER, Judgement.BROKEN, text)
+    return Result(LOST_ANSWER, Judgement.KEPT, f"{lost.external_id} was found again")
 
 
 async def ten_at_once(trial: Trial, *, terms: Terms) -> Result | None:
@@ -401,6 +452,7 @@ def _place(identity: str) -> str:
 
 __all__ = [
     "KEY_IS_KEPT",
+    "LOST_ANSWER",
     "Plan",
     "Terms",
     "TrialRecord",

@@ -120,8 +120,12 @@ class Trial:
         name = f"conformance:{self.new_id()}"
         return keys.downstream_key(_SECRET, self.tenant_id, name, self.document.key_format)
 
-    async def send(self, key: str, arguments: JsonValue) -> Answer:
+    async def send(self, key: str, arguments: JsonValue, *, hang_up: bool = False) -> Answer:
         """Send one request once and return what its answer proves.
+
+        Args:
+            hang_up: break the connection once the request is written, where the adapter can; see
+                `effect_adapters.base.DispatchCall`.
 
         Raises:
             RenderError: the arguments do not make a request.
@@ -136,6 +140,7 @@ class Trial:
             document=self.document,
             budget=self._budget(self.document.attempt_deadline_seconds),
             reach=_nowhere,
+            hang_up=hang_up,
         )
         answer = await self.adapter.dispatch(call)
         self.exchanges.append(Exchange(False, answer.outcome.value))

@@ -35,8 +35,8 @@ class CertificateSettings(Section):
     Attributes:
         age_seconds_max: an attempt starts within this time of the end of the trials. Absent: as
             long as the certificate says itself that it is good.
-        trials: these have to have held. All trials of a certificate have, but for `key_is_kept`,
-            which it may leave open.
+        trials: these have to have held. All trials of a certificate have, but for `key_is_kept`
+            and `lost_answer_is_settled`, which it may leave open.
         sandbox: the origin of the sandbox whose trials count for the contract's own target.
             Absent: only trials at the contract's own target count.
     """

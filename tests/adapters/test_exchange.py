@@ -395,6 +395,34 @@ async def test_an_answer_over_tls_comes_in_whole(authority: Authority) -> None:
         assert target.received[0].endswith(b"x" * 300_000)
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("looks", [False, True])
+async def test_a_hang_up_follows_the_whole_request_and_an_answer_is_still_read(
+    authority: Authority, scheme: str, looks: bool
+) -> None:
+    """A peer that looks finds the connection broken; under TLS it can say nothing more then."""
+    ends: list[bytes] = []
+
+    def script(arrival: Arrival) -> None:
+        arrival.read_request()
+        if looks:
+            ends.append(arrival.sock.recv(1))
+        arrival.send(json_answer(201, "{}"))
+
+    body = b"x" * 300_000
+    with peer(script, tls=authority.server if scheme == "https" else None) as target:
+        request = request_to(target.port, body, scheme=scheme)
+        end = await send(request, tls=authority.client, hang_up=True)
+        target.settle()
+        assert target.received[0].endswith(body)
+    assert ends == ([b""] if looks else [])
+    if looks and scheme == "https":
+        assert end == Lost("reset")
+    else:
+        assert isinstance(end, Reply)
+        assert end.status == 201
+
+
 async def test_an_answer_of_exactly_the_limit_is_taken() -> None:
     with peer(replying(answer(200, b"x" * 65536))) as target:
         assert isinstance(await send(request_to(target.port)), Reply)

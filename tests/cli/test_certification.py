@@ -18,6 +18,7 @@ from cli.commands import Cli
 from effect_adapters.http import HttpAdapter
 from effect_broker.certification import (
     KEY_IS_KEPT,
+    LOST_ANSWER,
     Terms,
     TrialRecord,
     certifiable,
@@ -115,6 +116,81 @@ def test_a_lie_about_keys_is_found_by_its_trial(
     records = tried(on_trial(target, IDEMPOTENT), retention_wait_seconds=120.0)
     assert verdicts(records, "broken") == caught, name
     assert not certifiable(tuple(records.values()))
+
+
+def test_a_key_that_is_forgotten_with_its_client_is_found_by_the_broken_connection_alone(
+    target: TargetClient,
+) -> None:
+    """Whoever hears the answer gets a target that keeps its word."""
+    target.set_mode("charges", "forget_unheard")
+    # The plain one, its repeat, the drifted one; the fourth is still at work when its client goes.
+    target.script(*["ok"] * 3, "commit;delay(1)", method="POST")
+    records = tried(on_trial(target, IDEMPOTENT))
+    assert target.plans_left() == []
+    assert verdicts(records, "broken") == {LOST_ANSWER}
+    assert "ch_000002 was made and its answer lost; found was ch_000003" in (
+        records[LOST_ANSWER].seen
+    )
+    assert not certifiable(tuple(records.values()))
+
+
+def test_two_effects_of_a_connection_that_was_never_answered_are_found_by_the_look_up(
+    target: TargetClient,
+) -> None:
+    target.set_mode("charges", "forget_unheard")
+    target.script(*["ok"] * 2, "commit;delay(1);FIN", method="POST")
+    looked_up = on_trial(target, RECONCILABLE, safety="idempotent", key_retention_seconds=3600.0)
+    looked_up.drifted = None
+    records = tried(looked_up)
+    assert target.plans_left() == []
+    assert verdicts(records, "broken") == {LOST_ANSWER}
+    assert "the look-up said mismatch" in records[LOST_ANSWER].seen
+    target.reset()
+    target.script(*["ok"] * 2, "commit;FIN", method="POST")
+    assert tried(looked_up)[LOST_ANSWER].verdict == "holds"
+
+
+@pytest.mark.parametrize(
+    ("plans", "verdict"),
+    [
+        (["commit;FIN"], "not_shown"),
+        (["commit;RST"], "not_shown"),
+        (["FIN"], "not_shown"),
+        (["FIN", 'status(409,{"error":"idempotency_error"})'], "broken"),
+    ],
+)
+def test_a_target_that_says_nothing_on_a_broken_connection_has_to_take_the_key_again(
+    target: TargetClient, plans: list[str], verdict: str
+) -> None:
+    """Without a look-up that is all that can be seen of it, and the certificate says so."""
+    target.script(*["ok"] * 3, *plans, method="POST")
+    records = tried(on_trial(target, IDEMPOTENT), retention_wait_seconds=86_400.0)
+    assert target.plans_left() == []
+    assert verdicts(records, verdict) == {LOST_ANSWER}
+    assert certifiable(tuple(records.values())) is (verdict == "not_shown")
+
+
+@pytest.mark.parametrize(
+    ("plan_of_the_lost", "verdict"),
+    [("commit;FIN", "holds"), ("commit;delay(0.2)", "holds"), ("FIN", "not_shown")],
+)
+def test_what_a_broken_connection_has_made_is_found_by_the_look_up(
+    target: TargetClient, plan_of_the_lost: str, verdict: str
+) -> None:
+    target.set_mode("charges", "lookup")
+    target.script("ok", plan_of_the_lost, method="POST")
+    records = tried(on_trial(target, RECONCILABLE), lag_samples=1)
+    assert target.plans_left() == []
+    assert records[LOST_ANSWER].verdict == verdict
+    assert verdicts(records, "broken") == set()
+
+
+def test_keys_that_race_are_found_by_the_requests_at_once_alone(target: TargetClient) -> None:
+    """A target that honours keys which come one after the other."""
+    target.set_mode("charges", "racing")
+    records = tried(on_trial(target, IDEMPOTENT), retention_wait_seconds=86_400.0)
+    assert verdicts(records, "broken") == {"ten_at_once"}
+    assert verdicts(records, "holds") == set(records) - {"ten_at_once"}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,18 +15,33 @@ import uvicorn
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _OBJECT = {"type": "object"}
+# An argument that clients have to repeat as the header Mcp-Param-Shelf.
+IN_HEADER = {
+    "type": "object",
+    "properties": {"title": {"type": "string", "x-mcp-header": "Shelf"}},
+}
 
 
 @dataclass
 class Modern:
-    """What the server was asked, and whether it is to ask back."""
+    """What the server was asked, and whether it is to ask back.
+
+    Attributes:
+        calls: what the tool itself has got.
+        schema: of the tools' arguments.
+        on_the_wire: method and headers of every request of `counted`, also of those that the
+            library refuses before the tool is called.
+    """
 
     calls: list[types.CallToolRequestParams] = field(default_factory=list)
     protocols: set[str] = field(default_factory=set)
     asks_back: bool = False
     tools: list[str] = field(default_factory=lambda: ["make"])
+    schema: dict[str, Any] = field(default_factory=lambda: _OBJECT)
+    on_the_wire: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     bus: InMemorySubscriptionBus = field(default_factory=InMemorySubscriptionBus)
 
     async def announced(self) -> None:
@@ -41,7 +57,7 @@ class Modern:
             _: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
         ) -> types.ListToolsResult:
             return types.ListToolsResult(
-                tools=[types.Tool(name=name, input_schema=_OBJECT) for name in self.tools]
+                tools=[types.Tool(name=name, input_schema=self.schema) for name in self.tools]
             )
 
         async def call_tool(
@@ -61,6 +77,27 @@ class Modern:
             on_call_tool=call_tool,
             on_subscriptions_listen=ListenHandler(self.bus),
         )
+
+    def counted(self) -> ASGIApp:
+        """Return the server as an application that writes down what reaches it."""
+        app = self.server().streamable_http_app()
+
+        async def counting(scope: Scope, receive: Receive, send: Send) -> None:
+            body = b""
+
+            async def received() -> Message:
+                nonlocal body
+                message = await receive()
+                if message["type"] == "http.request":
+                    body += message.get("body", b"")
+                    if not message.get("more_body") and body:
+                        headers = {n.decode(): v.decode() for n, v in scope["headers"]}
+                        self.on_the_wire.append((json.loads(body)["method"], headers))
+                return message
+
+            await app(scope, received, send)
+
+        return counting
 
 
 @asynccontextmanager

@@ -108,10 +108,10 @@ class Notes:
         return found
 
     @contextmanager
-    def over_http(self, *, keyed: bool = False) -> Iterator[str]:
-        """Serve over HTTP; give the URL."""
+    def over_http(self, *, keyed: bool = False, port: int = 0) -> Iterator[str]:
+        """Serve over HTTP, on a free port where none is named; give the URL."""
         process = subprocess.Popen(
-            [sys.executable, SERVER, self.directory, "--http"],
+            [sys.executable, SERVER, self.directory, "--http", str(port)],
             stdout=subprocess.PIPE,
             text=True,
             env={"NOTES_KEYED": "1" if keyed else "0"},

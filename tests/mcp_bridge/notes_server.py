@@ -211,7 +211,7 @@ class Quiet(ThreadingHTTPServer):
 
 
 def over_http() -> None:
-    server = Quiet(("127.0.0.1", 0), Http)
+    server = Quiet(("127.0.0.1", int(sys.argv[-1])), Http)
     sys.stdout.write(f"{server.server_port}\n")
     sys.stdout.flush()
     server.serve_forever()

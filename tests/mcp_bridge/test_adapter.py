@@ -29,7 +29,7 @@ from effect_contracts.canonical import JsonValue
 from effect_contracts.document import ContractDocument
 from effect_contracts.errors import ContractInvalid
 from effect_contracts.facts import Outcome
-from mcp_bridge.modern import Modern, served
+from mcp_bridge.modern import IN_HEADER, Modern, served
 from mcp_bridge.notes import Notes, notes_contract
 from mcp_bridge.notes_server import META_KEY
 
@@ -211,6 +211,36 @@ async def test_a_question_back_is_not_answered_by_a_second_call() -> None:
     assert modern.protocols == {"2026-07-28"}
     metas: list[Any] = [call.meta for call in modern.calls]
     assert [meta[META_KEY] for meta in metas] == ["key-1", "key-2"]
+
+
+async def test_a_refused_header_is_answered_by_no_second_call() -> None:
+    """The SDK's own call would list the tools again, and then send again."""
+    modern = Modern(tools=["create_note"], schema=IN_HEADER)
+    async with served(modern.counted()) as origin:
+        where = f'{{kind: http, url: "{origin}/mcp"}}'
+        refused = await dispatch(contract(server=where))
+        rule = "rejected: [{match: 'error.code == `-32020`', code: header, proves_no_commit: true}]"
+        read = await dispatch(contract(server=where, answers=f"  answers: {{{rule}}}\n"))
+    assert (refused.outcome, refused.code) == (Outcome.AMBIGUOUS, "protocol_error")
+    assert refused.status == 400
+    assert (read.outcome, read.code) == (Outcome.REJECTED, "header")
+    methods = [method for method, _ in modern.on_the_wire]
+    assert methods == ["server/discover", "tools/call"] * 2
+    assert modern.calls == []
+
+
+async def test_an_argument_that_belongs_into_a_header_is_there_once_the_tools_were_listed() -> None:
+    modern = Modern(tools=["create_note"], schema=IN_HEADER)
+    async with served(modern.counted()) as origin:
+        where = f'{{kind: http, url: "{origin}/mcp"}}'
+        text = notes_contract("unsafe", where)
+        listing = text.replace("  kind: mcp\n", "  kind: mcp\n  lists_tools_first: true\n")
+        answer = await dispatch(ContractDocument.parse_yaml(listing))
+    assert (answer.outcome, answer.external_id) == (Outcome.COMMITTED, "7")
+    methods = [method for method, _ in modern.on_the_wire]
+    assert methods == ["server/discover", "tools/list", "tools/call"]
+    assert modern.on_the_wire[-1][1]["mcp-param-shelf"] == ARGUMENTS["title"]
+    assert [call.arguments for call in modern.calls] == [ARGUMENTS]
 
 
 # What is proved not to have left ---------------------------------------------------------------

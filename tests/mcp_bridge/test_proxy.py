@@ -343,12 +343,45 @@ async def test_a_lost_answer_is_found_by_a_read_only_tool_and_not_sent_again(
     assert len(notes.effects) == 1
 
 
-async def test_a_client_that_goes_away_cancels_no_effect(
-    workers: Scene, broker: AsyncBroker, notes: Notes
+async def test_a_client_that_goes_away_before_the_first_attempt_cancels_no_effect(
+    scene: Scene, broker: AsyncBroker, notes: Notes
+) -> None:
+    """While nothing was sent the broker would take a cancellation, so nobody may ask for one."""
+    scene.kill_workers()
+    made = proxy_config(notes)
+    calls: dict[Mode, dict[str, str]] = {
+        mode: {"operation_key": f"gone-early:{mode}", "title": mode} for mode in ("auto", "legacy")
+    }
+    for mode, call in calls.items():
+        async with proxied(broker, made, mode) as client:
+            waiting = asyncio.create_task(client.call_tool("create_note", call))
+            await asyncio.to_thread(
+                scene.wait_for,
+                "the effect is prepared",
+                "SELECT true FROM effect_broker.effect_intents"
+                " WHERE operation_key = %s AND state = 'prepared'",
+                call["operation_key"],
+            )
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+    await asyncio.to_thread(scene.ensure_workers, 1)
+    titles: dict[str, Any] = {}
+    for mode, call in calls.items():
+        async with proxied(broker, made, mode) as client:
+            titles[mode] = told_of(await client.call_tool("create_note", call)).get("title")
+    assert titles == {"auto": "auto", "legacy": "legacy"}
+    assert sorted(sent["arguments"]["title"] for sent in notes.created) == ["auto", "legacy"]
+    assert len(notes.effects) == 2
+
+
+@both_protocols
+async def test_a_client_that_goes_away_during_its_call_cancels_no_effect(
+    workers: Scene, broker: AsyncBroker, notes: Notes, mode: Mode
 ) -> None:
     notes.script("slow")
-    call = {"operation_key": "impatient", "title": "x"}
-    async with proxied(broker, proxy_config(notes), "legacy") as client:
+    call = {"operation_key": f"impatient:{mode}", "title": "x"}
+    async with proxied(broker, proxy_config(notes), mode) as client:
         waiting = asyncio.create_task(client.call_tool("create_note", call))
         await asyncio.to_thread(wait_until, lambda: notes.created or None, "the call arrived")
         waiting.cancel()

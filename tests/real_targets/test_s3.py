@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +16,9 @@ from effect_adapters.s3 import S3Adapter
 from effect_contracts.catalog import catalog_texts
 from effect_contracts.document import ContractDocument
 from effect_contracts.facts import CODE_ALREADY_EXISTS, Outcome, Verdict
-from peers import answer, peer, replying
+from peers import Arrival, answer, peer, replying
 from real_targets.programs import Moto
-from real_targets.relay import relay
+from real_targets.relay import carried, relay
 
 BUCKET, OBJECT = "acme-exports", "exports/daily/2026-10-05.json"
 EXPORT: dict[str, Any] = {"report": "daily", "day": "2026-10-05", "rows": [[1, "ä"], [2, "b"]]}
@@ -81,6 +82,23 @@ async def test_a_lost_create_is_settled_by_looking(moto: Moto, bucket: Any) -> N
     assert (lost.outcome, unheard.verdict) == (Outcome.AMBIGUOUS, Verdict.UNKNOWN)
     assert found.verdict is Verdict.COMMITTED
     assert methods == [b"PUT", b"GET", b"GET"], "one request for each attempt and each look"
+
+
+async def test_a_trial_breaks_the_connection_behind_its_request(moto: Moto, bucket: Any) -> None:
+    ends: list[bytes] = []
+
+    def script(arrival: Arrival) -> None:
+        request = arrival.read_request()
+        ends.append(arrival.sock.recv(1))
+        carried(request, moto.port)
+
+    with peer(script) as way:
+        document = _contract(way.url)
+        call = dispatch_call(document, ADAPTER.render(document, EXPORT, KEY))
+        lost = await ADAPTER.dispatch(replace(call, hang_up=True))
+    assert ends == [b""]
+    assert (lost.outcome, lost.code) == (Outcome.AMBIGUOUS, "closed_without_answer")
+    assert (await _look(_contract(moto.origin))).verdict is Verdict.COMMITTED
 
 
 @pytest.mark.parametrize("metadata", [{}, {"effect-key": "somebody-else"}, None])

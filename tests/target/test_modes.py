@@ -119,6 +119,35 @@ def test_a_lost_answer_is_not_in_flight(target: TargetClient, http: httpx.Client
     target.release()
 
 
+def test_a_key_is_forgotten_with_a_client_that_has_gone(
+    target: TargetClient, http: httpx.Client
+) -> None:
+    target.set_mode("charges", "forget_unheard")
+    assert charge(http).json() == charge(http).json()
+    target.script("commit;hold")
+    with pytest.raises(httpx.ReadTimeout):
+        http.post(
+            "/charges", json={"amount": 500}, headers={"Idempotency-Key": "k2"}, timeout=BRIEF
+        )
+    target.wait_held(1)
+    target.release()
+    assert charge(http, "k2").json()["id"] == "ch_000003"
+    assert target.ledger(key="k2").effects == 2
+
+
+def test_keys_race_where_requests_overlap_and_nowhere_else(
+    target: TargetClient, http: httpx.Client
+) -> None:
+    target.set_mode("charges", "racing")
+    assert charge(http, "a").json()["id"] == charge(http, "a").json()["id"]
+    with ThreadPoolExecutor(10) as pool:
+        answers = list(pool.map(lambda _: charge(http, "b"), range(10)))
+    ids = {answer.json()["id"] for answer in answers}
+    assert len(ids) > 1
+    assert charge(http, "b").json()["id"] in ids
+    assert target.ledger(key="b").effects == len(ids)
+
+
 def test_lookup_never_deduplicates_and_finds_by_key(
     target: TargetClient, http: httpx.Client
 ) -> None:

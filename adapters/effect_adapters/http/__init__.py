@@ -68,7 +68,12 @@ class HttpAdapter:
         if refusal is not None:
             return not_sent(refusal)
         end = await exchange(
-            request, call.budget, call.reach, settings.response_bytes_max, self._tls()
+            request,
+            call.budget,
+            call.reach,
+            settings.response_bytes_max,
+            self._tls(),
+            hang_up=call.hang_up,
         )
         try:
             return answer_of(settings, end)

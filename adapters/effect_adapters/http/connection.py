@@ -13,6 +13,7 @@ on it is raised in httpcore's words, since httpcore reads a response also after 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import socket
 import ssl
@@ -168,6 +169,14 @@ class Connection(httpcore.AsyncNetworkStream):
             raise ResponseTooLarge
         self.ended_by_peer = self.ended_by_peer or not chunk
         return chunk
+
+    def end_of_writing(self) -> None:
+        """Send FIN behind what was written; what the peer still says can be read.
+
+        Under TLS it comes without a farewell, so that to the peer the connection is broken.
+        """
+        with contextlib.suppress(OSError):  # the peer was quicker
+            self._sock.shutdown(socket.SHUT_WR)
 
     async def aclose(self) -> None:
         """Reset the connection; httpcore calls this when an exchange has failed."""

@@ -143,9 +143,12 @@ async def exchange(
     reach: Reach,
     response_bytes_max: int,
     tls: ssl.SSLContext,
+    *,
+    hang_up: bool = False,
 ) -> End:
     """Send `request` at most once and return how that ended; see `Exchange.run`."""
-    return await Exchange(request, budget, reach, response_bytes_max, tls).run()
+    one = Exchange(request, budget, reach, response_bytes_max, tls, hang_up=hang_up)
+    return await one.run()
 
 
 class Exchange:
@@ -159,8 +162,11 @@ class Exchange:
         response_bytes_max: int,
         tls: ssl.SSLContext,
         admit: Callable[[str], bool] | None = None,
+        *,
+        hang_up: bool = False,
     ) -> None:
         self._admit = admit
+        self._hang_up = hang_up
         self._request = request
         self._budget = budget
         self._reach = reach
@@ -260,6 +266,9 @@ class Exchange:
         elif name == "http11.send_request_headers.failed":
             error = info.get("exception")
             self._head_refused = isinstance(error, httpcore.LocalProtocolError)
+        elif name == "http11.send_request_body.complete" and self._hang_up:
+            assert self._connection is not None, "a body was written to it"
+            self._connection.end_of_writing()
 
     def _failed(self, error: Exception) -> NotSent | Lost:
         code = CODE_BY_ERROR.get(type(error), "adapter_error")

@@ -292,6 +292,9 @@ class Ledger:
             ),
         )
 
+    def forget_answer(self, kind: str, key: str) -> None:
+        self._db.execute("DELETE FROM stored_answers WHERE kind = ? AND key = ?", (kind, key))
+
     # -- operations ------------------------------------------------------------------------------
 
     def add_operation(

@@ -5,6 +5,10 @@
 ``store_errors``          as `dedupe`, and a scripted error is stored and replayed too
 ``ignore_key``            accepts a key and makes a new effect each time: the false promise
 ``conflict_existing``     a known key is refused with 409 and the id of the existing object
+``forget_unheard``        as `dedupe`, but the key of a client that has gone before its answer
+                          is forgotten, although the effect stays
+``racing``                as `dedupe`, but two requests of a new key that overlap each make an
+                          effect: the key is looked up first, and written at the end
 ``lookup``                never de-duplicates; the key is found by a look-up after the lag
 ``neither``               never de-duplicates, and every look-up is 404
 ``count_only``            for benchmarks: answers at once and counts in memory
@@ -23,6 +27,8 @@ ModeName: TypeAlias = Literal[
     "store_errors",
     "ignore_key",
     "conflict_existing",
+    "forget_unheard",
+    "racing",
     "lookup",
     "neither",
     "count_only",
@@ -53,7 +59,7 @@ class Mode(BaseModel):
 
     @property
     def replays(self) -> bool:
-        return self.mode in ("dedupe", "store_errors")
+        return self.mode in ("dedupe", "store_errors", "forget_unheard", "racing")
 
 
 def id_prefix(kind: str) -> str:

@@ -36,12 +36,17 @@ PAGE_SIZE_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request that is in the ledger under the number `n`."""
+    """A request that is in the ledger under the number `n`.
+
+    Attributes:
+        races: under `racing`: its key was looked up when it came, and was new.
+    """
 
     n: int
     request: Request
     route: Route
     keys: Keys
+    races: bool = False
 
 
 class TargetService:
@@ -81,7 +86,10 @@ class TargetService:
         n = self.ledger.record_arrival(
             request, route.kind, keys, plan.text, self.clock.monotonic(), now
         )
-        return Arrival(n, request, route, keys)
+        racing = self.mode(route.kind).mode == "racing" and request.mutating
+        key = keys.any
+        races = racing and key is not None and not self.ledger.stored_answer(route.kind, key)
+        return Arrival(n, request, route, keys, races)
 
     def receive_broken(self, body_state: BodyState, plan: Plan, request: Request | None) -> None:
         """Note a connection that brought no whole request: cut by plan, or by the client."""
@@ -140,6 +148,12 @@ class TargetService:
             answer = Answer(status.code, status.body, status.headers)
             self._store(arrival, key, answer)
 
+    def unheard(self, arrival: Arrival) -> None:
+        """Take note that the client has gone before its answer: `forget_unheard` forgets it."""
+        kind, key = arrival.route.kind, arrival.keys.any
+        if self.mode(kind).mode == "forget_unheard" and arrival.request.mutating and key:
+            self.ledger.forget_answer(kind, key)
+
     # -- mutations -------------------------------------------------------------------------------
 
     def _mutate(self, arrival: Arrival, plan: Plan) -> Answer:
@@ -171,7 +185,7 @@ class TargetService:
                 return error_answer(
                     409, "exists", "the object exists", resource_id=existing[0].object_id
                 )
-        if not mode.replays:
+        if not mode.replays or arrival.races:
             return None
         stored = self.ledger.stored_answer(kind, key)
         if stored is None or (

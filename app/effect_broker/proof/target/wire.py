@@ -70,6 +70,15 @@ class Connection:
         finally:
             self._loop.remove_reader(descriptor)
 
+    def gone(self) -> bool:
+        """Whether the client has ended its side, or all; nothing is read."""
+        try:
+            return not self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     async def read_head(self) -> Request | None:
         """The next request without its body; `None` if the client is done.
 
