@@ -13,6 +13,7 @@ import pytest
 from adapter_calls import KEY, budget, http_contract, probe_call, secrets
 from effect_adapters.base import Finding
 from effect_adapters.http import HttpAdapter
+from effect_adapters.http.probing import Prober
 from effect_contracts.facts import Verdict
 from peers import Arrival, answer, json_answer, peer, refused_port, replying
 
@@ -92,6 +93,20 @@ async def test_an_item_under_our_key_with_other_content_is_a_mismatch(
     finding = await found(replying(listing({**OURS, **change})))
     assert verdict(finding) == (Verdict.MISMATCH, "fields_disagree")
     assert finding.external_ids == ("ch_1",)
+
+
+@pytest.mark.parametrize(
+    ("guard", "strange"), [("_has_key", OTHER), ("_agrees", {**OURS, "amount": 701})]
+)
+async def test_without_the_match_of_key_or_payload_anothers_object_is_taken_for_ours(
+    guard: str, strange: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Success would then be told of an effect that does not exist."""
+    assert (await found(replying(listing(strange)))).verdict is not Verdict.COMMITTED
+    monkeypatch.setattr(Prober, guard, lambda *_: True)
+    finding = await found(replying(listing(strange)))
+    assert verdict(finding) == (Verdict.COMMITTED, "found")
+    assert finding.external_ids == (strange["id"],)
 
 
 async def test_numbers_agree_by_value_and_absent_agrees_with_null() -> None:

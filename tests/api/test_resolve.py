@@ -11,6 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from api.deployment import Deployment, in_doubt, just_now
+from effect_broker.store.api import PostgresApiStore
 
 OBSERVED = "2026-01-01T00:00:00+00:00"
 
@@ -56,6 +57,25 @@ async def test_the_same_decision_again_changes_nothing(
     assert (again.status_code, again.json()["replayed"]) == (200, True)
     assert again.json()["version"] == first.json()["version"]
     assert deployment.count("effect_resolutions") == 1
+
+
+async def test_without_the_look_for_it_a_decision_said_again_is_refused_and_stands_once(
+    api: httpx.AsyncClient,
+    operator: httpx.AsyncClient,
+    deployment: Deployment,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    effect_id = await in_doubt(api, deployment)
+    said = statement()
+    await operator.post(path(effect_id), json=said)
+
+    async def unknown(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(PostgresApiStore, "resolution", unknown)
+    again = await operator.post(path(effect_id), json=said)
+    assert (again.status_code, again.json()["code"]) == (409, "illegal_transition")
+    assert deployment.count("effect_resolutions") == 1  # the version is a second lock
 
 
 async def test_a_decision_id_is_not_used_for_another_statement(

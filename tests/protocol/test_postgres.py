@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, LiteralString, cast
 from uuid import UUID, uuid4
 
 import psycopg
@@ -526,3 +526,75 @@ async def test_of_many_reconcile_loops_one_starts_the_run(broker: Broker) -> Non
     assert sum(started) == 1
     assert (await broker.snapshot()).intent.generation == 2
     assert await broker.workers.due_effects(10) == []
+
+
+# Guards, switched off -----------------------------------------------------------------------------
+
+
+def as_if_never(broker: Broker, *statements: LiteralString) -> None:
+    """Run statements that no role of the broker may run, past every trigger."""
+    with broker.superuser.transaction():
+        broker.superuser.execute("SET LOCAL session_replication_role = replica")
+        for statement in statements:
+            broker.superuser.execute(statement, {"id": broker.effect_id})
+
+
+# As a database that was restored from before the first attempt.
+RESTORED: tuple[LiteralString, ...] = (
+    "DELETE FROM effect_broker.effect_attempts WHERE effect_id = %(id)s",
+    "DELETE FROM effect_broker.effect_events WHERE effect_id = %(id)s AND sequence > 1",
+    "UPDATE effect_broker.effect_intents SET state = 'prepared', version = 1, latest_ordinal = 0,"
+    " progress_generation = 1, parked = false, next_action_at = now(), event_digest = (SELECT"
+    " digest FROM effect_broker.effect_events e WHERE e.effect_id = %(id)s AND e.sequence = 1)"
+    " WHERE effect_id = %(id)s",
+)
+
+
+@pytest.mark.parametrize("halts", [True, False])
+async def test_without_the_halt_a_restored_database_sends_an_unsafe_effect_again(
+    broker: Broker, halts: bool
+) -> None:
+    await broker.submit(contract("unsafe", **SHORT))
+    broker.target.answers.append(lost_answer())
+    await broker.run()
+    as_if_never(broker, *RESTORED)
+    if halts:
+        broker.superuser.execute("UPDATE effect_broker.database_identity SET halted_at = now()")
+    await broker.run()
+    assert len(broker.target.sent) == (1 if halts else 2)
+
+
+@pytest.mark.parametrize("gated", [True, False])
+async def test_without_its_heartbeats_gate_a_process_sends_when_its_peers_take_it_for_dead(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, gated: bool
+) -> None:
+    await broker.submit(contract("unsafe", **SHORT))
+    ports = broker.ports_of("silent")
+    # Its last beat is older than the TTL.
+    cast(WorkerProcess, ports.process).beaten(ports.clock.boot_seconds() - 61)
+    if not gated:
+        monkeypatch.setattr(WorkerProcess, "may_dispatch", lambda _: True)
+    await steps.dispatch(ports, broker.tenant.tenant_id, broker.effect_id, 1, 1)
+    assert len(broker.target.sent) == (0 if gated else 1)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_without_its_key_a_mutation_is_taken_for_absent_and_done_again(
+    broker: Broker, kept: bool
+) -> None:
+    await broker.submit(contract("transactional", **SHORT))
+    await broker.run()
+    # The answer to COMMIT was lost, and the effect is looked at as its attempt left it.
+    as_if_never(
+        broker,
+        "UPDATE effect_broker.effect_attempts SET outcome = NULL, code = NULL, recorded_at = NULL,"
+        " bytes_may_have_left = NULL, external_id = NULL, deadline_at = now()"
+        " WHERE effect_id = %(id)s",
+        "DELETE FROM effect_broker.effect_receipts WHERE effect_id = %(id)s",
+        "UPDATE effect_broker.effect_intents SET state = 'dispatching', receipt_digest = NULL,"
+        " next_action_at = now() WHERE effect_id = %(id)s",
+    )
+    if not kept:
+        as_if_never(broker, "DELETE FROM effect_broker.mutation_keys WHERE effect_id = %(id)s")
+    await broker.run_until(lambda found: found.intent.next_action_at is None)
+    assert broker.entries() == (1 if kept else 2)

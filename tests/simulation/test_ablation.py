@@ -10,9 +10,11 @@ import ast
 
 import pytest
 
+from effect_broker import repair
 from effect_broker.proof.simulation.ablation import SCHEDULES_MAX, kept, loss_of, story_of
 from effect_broker.proof.simulation.guards import GUARDS, Guard, simulated_guards, without
-from effect_broker.protocol import changes, conclusion, steps
+from effect_broker.protocol import changes, conclusion, resolution, steps, webhook
+from effect_contracts import decide as decisions
 from repository.checkout import CHECKOUT
 
 
@@ -40,10 +42,11 @@ def _text(line: str) -> str:
 
 
 def test_switching_off_ends_with_the_block() -> None:
-    before = [dict(vars(module)) for module in (changes, conclusion, steps)]
+    owners = (changes, conclusion, steps, resolution, webhook, repair, decisions, decisions._Case)
+    before = [dict(vars(owner)) for owner in owners]
     with without(*(guard.name for guard in simulated_guards())):
-        pass
-    assert [dict(vars(module)) for module in (changes, conclusion, steps)] == before
+        assert all(dict(vars(o)) != was for o, was in zip(owners, before, strict=True))
+    assert [dict(vars(owner)) for owner in owners] == before
 
 
 def test_a_second_lock_names_locks_that_exist() -> None:

@@ -91,3 +91,13 @@ def test_the_demo_replays_a_schedule() -> None:
     assert result.exit_code == 0, result.output
     assert "commits permission for attempt 1" in result.stdout
     assert run("demo", "simulate", "--replay", "nowhere@1").exit_code == 1
+
+
+def test_the_demo_explores_the_cells_that_are_asked_for() -> None:
+    asked = ("demo", "simulate", "--explore", "--limit", 20, "--processes", 1)
+    rows = report(*asked, "--cells", "reconcilable-death", "--json")
+    assert {(row["class"], row["trouble"]) for row in rows} == {("reconcilable", "death")}
+    assert [row["second run"] for row in rows] == ["takeover", "hasty_repair"]
+    nowhere = run(*asked, "--cells", "weather")
+    assert nowhere.exit_code == 1
+    assert "no cell's name holds weather" in nowhere.stderr

@@ -32,10 +32,11 @@ PAUSES = [
 ]
 
 
-# The largest cells are only begun here; their ends are left to the command.
+# The largest cells are only begun here; their ends are left to the command. `docs/simulation.md`
+# says how large they are, and that the one of these with two runs and a death was clean.
 BEGUN_SCHEDULES = 4000
 BEGUN = {"explored-reconcilable-death-takeover", "explored-idempotent-pause-takeover"}
-BEGUN |= {"explored-reconcilable-death-hasty_repair", "explored-reconcilable-pause-takeover"}
+BEGUN |= {"explored-reconcilable-pause-takeover"}
 
 
 def clean(name: str, depth: Depth) -> None:

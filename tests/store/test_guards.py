@@ -63,6 +63,13 @@ CHECKED: dict[LiteralString, str] = {
     " executor_id, started_at, deadline_at, target_identity) SELECT gen_random_uuid(), tenant_id,"
     " effect_id, 3, 'e', now(), now() + interval '1 s', 't' FROM effect_broker.effect_intents"
     " WHERE effect_id = %(id)s": GUARD_SQLSTATE,
+    # The trigger lets both rows pass: each follows the latest ordinal that it can see.
+    "WITH closed AS (UPDATE effect_broker.effect_attempts SET outcome = 'retryable', code = 'c',"
+    " recorded_at = now(), bytes_may_have_left = true WHERE effect_id = %(id)s RETURNING *)"
+    " INSERT INTO effect_broker.effect_attempts (attempt_id, tenant_id, effect_id, ordinal,"
+    " executor_id, started_at, deadline_at, target_identity) SELECT gen_random_uuid(), tenant_id,"
+    " effect_id, 2, 'e', now(), now() + interval '1 s', 't' FROM closed, generate_series(1, 2)":
+        "one_attempt_per_ordinal",
     "INSERT INTO effect_broker.effect_receipts SELECT gen_random_uuid(), tenant_id, effect_id,"
     " '{}', sha256(''), NULL, now() FROM effect_broker.effect_intents WHERE effect_id = %(id)s":
         "receipt_digest_fits",

@@ -14,6 +14,7 @@ from effect_broker.proof.simulation.exploration import explore, replay
 from effect_broker.proof.simulation.guards import Guard, without
 from effect_broker.proof.simulation.invariants import Violation
 from effect_broker.proof.simulation.schedule import run_picks, run_seed, silence
+from effect_broker.proof.simulation.scope import Scope
 from effect_broker.proof.simulation.shrinking import shrunk
 
 # Schedules that are tried for one guard; each has a world in which its loss shows much sooner.
@@ -40,7 +41,7 @@ def loss_of(guard: Guard, schedules_max: int = SCHEDULES_MAX) -> Loss | None:
     Something else than the guard is there to prevent counts as nothing.
     """
     with without(*guard.beside, guard.name), silence():
-        for count, violation, picks in _schedules(guard, schedules_max):
+        for count, violation, picks in _schedules(guard.world, guard, schedules_max):
             if violation is not None and violation.invariant in guard.breaks:
                 return Loss(guard, violation, picks, count)
     return None
@@ -48,8 +49,9 @@ def loss_of(guard: Guard, schedules_max: int = SCHEDULES_MAX) -> Loss | None:
 
 def kept(guard: Guard, schedules: int) -> Violation | None:
     """Run the same schedules with the guard, and without those beside it; return what breaks."""
+    assert guard.scope is not None
     with without(*guard.beside), silence():
-        for _, violation, _ in _schedules(guard, schedules):
+        for _, violation, _ in _schedules(guard.scope, guard, schedules):
             if violation is not None:
                 return violation
     return None
@@ -58,8 +60,7 @@ def kept(guard: Guard, schedules: int) -> Violation | None:
 def story_of(loss: Loss) -> list[str]:
     """Return the shortest story of a loss."""
     guard = loss.guard
-    assert guard.scope is not None
-    scope = guard.scope
+    scope = guard.world
     with without(*guard.beside, guard.name), silence():
         if guard.depth is not None:
             return replay(scope, guard.depth, loss.picks)[1]
@@ -71,13 +72,14 @@ def story_of(loss: Loss) -> list[str]:
         return run_picks(scope, shrunk(loss.picks, shows), telling=True).story
 
 
-def _schedules(guard: Guard, count: int) -> Iterator[tuple[int, Violation | None, tuple[int, ...]]]:
+def _schedules(
+    scope: Scope, guard: Guard, count: int
+) -> Iterator[tuple[int, Violation | None, tuple[int, ...]]]:
     """Give the number of schedules so far, what the last one broke, and its picks."""
-    assert guard.scope is not None
     if guard.depth is not None:
-        seen = explore(guard.scope, guard.depth, count)
+        seen = explore(scope, guard.depth, count)
         yield seen.schedules, seen.violation, seen.picks
         return
     for seed in range(count):
-        outcome = run_seed(guard.scope, seed)
+        outcome = run_seed(scope, seed)
         yield seed + 1, outcome.violation, outcome.picks

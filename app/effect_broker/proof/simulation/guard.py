@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -58,6 +58,19 @@ class Guard:
     beside: tuple[str, ...] = ()
     proof: str | None = None
 
+    @property
+    def world(self) -> Scope:
+        """The world in which its loss is sought.
+
+        An invariant that only says a rule again would break before the harm is done; it is judged
+        here only for guards whose loss does no other harm.
+        """
+        assert self.scope is not None
+        unjudged = _RULES_SAID_AGAIN - self.breaks
+        return replace(self.scope, unjudged=self.scope.unjudged | unjudged)
+
+
+_RULES_SAID_AGAIN: Final = frozenset({Invariant.ABSENCE_IS_SETTLED})
 
 GUARDS: Final[dict[str, Guard]] = {}
 

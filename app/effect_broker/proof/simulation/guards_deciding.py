@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
@@ -12,6 +12,7 @@ from effect_broker.proof.simulation.guard import (
     CROWD,
     LATEST,
     add,
+    patched,
     scope_of,
     wrapping,
 )
@@ -24,6 +25,7 @@ from effect_broker.protocol.ports import (
 from effect_contracts import decide as decisions
 from effect_contracts.decide import Action, Decision, Reason
 from effect_contracts.facts import (
+    Attempt,
     Evidence,
     EvidenceSource,
     Facts,
@@ -127,6 +129,91 @@ add(
     _I.FENCED,
     switched_off=wrapping(resolution, "resolve", _resolving_any_version),
     scope=scope_of(_RECONCILABLE, *CROWD, *LOOKED, _F.OPERATOR),
+)
+
+
+def _latest_only(
+    original: Callable[..., datetime | None], attempts: tuple[Attempt, ...], *more: Any
+) -> datetime | None:
+    """What has been sent before the latest attempt counts as settled."""
+    sent = tuple(a for a in attempts if a.may_have_sent)
+    return original(sent[-1:], *more)
+
+
+def _settled_by_the_latest() -> AbstractContextManager[None]:
+    latest = wrapping(decisions, "conclusive_from", _latest_only)()
+
+    @contextmanager
+    def off() -> Iterator[None]:
+        with latest, patched((resolution, "conclusive_from", decisions.conclusive_from)):
+            yield
+
+    return off()
+
+
+add(
+    "settled_by_all_attempts",
+    "a further send on a look-up that came too early after what an older attempt had sent last",
+    _I.ABSENCE_IS_SETTLED,
+    switched_off=_settled_by_the_latest,
+    # An answer that says nothing, and the wait before it is stored, are what this is about: the
+    # numbers make it likely that the first attempt ends after the second.
+    scope=scope_of(
+        _RECONCILABLE,
+        _F.PAUSE,
+        _F.STALLED_WRITE,
+        _F.HASTY_REPAIR,
+        _F.LOST_REQUEST,
+        _F.STORED_ERROR,
+        _F.BUSY,
+        processes=2,
+        attempt_deadline_seconds=2,
+        transit_seconds=1,
+        retry={"attempts_max": 4, "backoff_initial_seconds": 80, "backoff_factor": 1.0},
+        probe={"initial_seconds": 100.0, "horizon_seconds": 90.0},
+    ),
+)
+
+
+# Answers that are left to a person ----------------------------------------------------------------
+
+
+def _taken_for_lost(reason: Reason) -> Callable[[], AbstractContextManager[None]]:
+    """The row has no say for this reason."""
+
+    def refusal(original: Callable[..., Decision | None], case: Any) -> Decision | None:
+        decision = original(case)
+        return None if decision is not None and decision.reason is reason else decision
+
+    return _method("_refusal_decision", refusal)
+
+
+add(
+    "key_conflict_is_reviewed",
+    "a blind resend of a key that the target holds for another request",
+    _I.NO_BLIND_RESEND,
+    switched_off=_taken_for_lost(Reason.TARGET_KEY_CONFLICT),
+    scope=scope_of(_IDEMPOTENT, _F.KEY_TAKEN),
+)
+add(
+    "partial_result_is_reviewed",
+    "a blind resend of what the target has done in part",
+    _I.NO_BLIND_RESEND,
+    switched_off=_taken_for_lost(Reason.PARTIAL_RESULT),
+    scope=scope_of(_IDEMPOTENT, _F.PARTIAL),
+)
+add(
+    "existing_object_after_doubt_is_reviewed",
+    "a resend, or a refusal, of what may be the very object that the target says exists",
+    _I.NO_BLIND_RESEND,
+    switched_off=_method("_conflict_after_doubt", lambda _original, _case: False),
+    scope=scope_of(
+        _IDEMPOTENT,
+        _F.LOST_ANSWER,
+        _F.EXISTS,
+        adapter={"kind": "simulated", "target": "target", "probes": True},
+        probe={"horizon_seconds": 900},
+    ),
 )
 
 

@@ -219,53 +219,89 @@ add(
 
 # What only a real database or process can lose ----------------------------------------------------
 
+_SWITCHED_OFF: Final = "tests/store/test_switched_off.py"
+_POSTGRES: Final = "tests/protocol/test_postgres.py"
+_LOOK_UP: Final = (
+    "tests/adapters/test_probing.py"
+    "::test_without_the_match_of_key_or_payload_anothers_object_is_taken_for_ours"
+)
+
+# Most of these tests take the guard away on a real database, or in a real exchange, and show the
+# harm. Those whose names do not say "without" show the guard at work only.
 for _name, _prevents, _proof in (
     (
         "lock_timeout",
         "a successor that waits for ever for the lock of a stopped process",
-        "tests/store/test_failures.py::test_a_lock_that_is_not_granted_makes_the_store_busy",
+        f"{_SWITCHED_OFF}"
+        "::test_without_a_lock_timeout_a_successor_waits_for_as_long_as_the_lock_is_held",
     ),
     (
         "idle_in_transaction_timeout",
         "a stopped process that keeps its lock for ever",
-        "tests/store/test_failures.py::test_a_stopped_holder_of_a_lock_loses_it",
+        f"{_SWITCHED_OFF}::test_without_an_idle_timeout_a_stopped_process_keeps_its_lock",
     ),
     (
         "one_attempt_per_ordinal",
         "two rows of one attempt",
-        "tests/store/test_guards.py::test_a_constraint_refuses_it",
+        f"{_SWITCHED_OFF}::test_without_one_attempt_per_ordinal_an_attempt_has_two_rows",
     ),
     (
         "one_open_attempt",
         "two open attempts of one effect",
-        "tests/store/test_guards.py::test_a_constraint_refuses_it",
+        f"{_SWITCHED_OFF}::test_without_one_open_attempt_two_may_send_at_once",
     ),
     (
         "receipts_and_events_are_kept",
         "a receipt or an event that is changed or removed",
-        "tests/store/test_guards.py::test_identity_and_history_are_kept",
+        f"{_SWITCHED_OFF}"
+        "::test_without_its_triggers_an_event_is_rewritten_and_only_the_chain_tells",
+    ),
+    (
+        "one_resolution_per_decision",
+        "a person's decision that stands twice when it is said again",
+        f"{_SWITCHED_OFF}::test_without_its_key_a_decision_stands_twice",
+    ),
+    (
+        "a_decision_is_answered_again",
+        "a decision that is refused when it is said again after a lost answer",
+        "tests/api/test_resolve.py"
+        "::test_without_the_look_for_it_a_decision_said_again_is_refused_and_stands_once",
+    ),
+    (
+        "key_of_a_look_up",
+        "a success on the word of a look-up that shows somebody else's object",
+        _LOOK_UP,
+    ),
+    (
+        "payload_of_a_look_up",
+        "a success on the word of a look-up that shows an object with other content",
+        _LOOK_UP,
     ),
     (
         "mutation_key",
         "a mutation that is taken for absent although its key stands",
-        "tests/protocol/test_postgres.py::test_a_mutation_that_has_committed_is_found_by_its_key",
+        f"{_POSTGRES}::test_without_its_key_a_mutation_is_taken_for_absent_and_done_again",
     ),
     (
         "fence_waits_for_an_open_transaction",
         "an older transaction that commits behind the fence",
-        "tests/protocol/test_postgres.py::test_a_fence_stops_an_older_open_transaction",
+        f"{_POSTGRES}::test_a_fence_stops_an_older_open_transaction",
     ),
     (
         "heartbeat_before_dispatch",
         "a process that goes on sending when its peers have taken it for dead",
-        "tests/hosting/test_heartbeat.py"
-        "::test_a_worker_that_cannot_beat_stops_dispatching_and_goes_on_afterwards",
+        f"{_POSTGRES}"
+        "::test_without_its_heartbeats_gate_a_process_sends_when_its_peers_take_it_for_dead",
     ),
     (
         "halt_after_restore",
         "sends on facts that a restored database has lost",
-        "tests/hosting/test_restored_database.py"
-        "::test_dispatch_halts_for_every_class_but_idempotent_until_the_interval_is_recorded",
+        f"{_POSTGRES}::test_without_the_halt_a_restored_database_sends_an_unsafe_effect_again",
+    ),
+    (
+        "runs_of_the_dead_are_handed_back",
+        "runs of a dead process that wait until they are overdue",
+        "tests/hosting/test_takeover.py::test_the_runs_of_dead_executors_are_handed_back",
     ),
 ):
     add(_name, _prevents, proof=_proof)

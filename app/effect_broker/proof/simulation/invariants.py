@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from effect_adapters.base import Answer, DispatchCall
+from effect_broker.proof.simulation.grounds import left_to_a_person, unsettled_absence
 from effect_broker.proof.simulation.scope import Fault
 from effect_broker.protocol import conclusion
 from effect_broker.protocol.conclusion import Next, View
@@ -65,6 +66,8 @@ class Invariant(StrEnum):
     SAME_BYTES = "same_bytes"
     SAME_TARGET = "same_target"
     UNSAFE_ONCE = "unsafe_once"
+    NO_BLIND_RESEND = "no_blind_resend"
+    ABSENCE_IS_SETTLED = "absence_is_settled"
     HELD_NOT_SENT = "held_not_sent"
     CERTIFIED = "certified"
     WITHIN_LIMITS = "within_limits"
@@ -95,6 +98,8 @@ MEANINGS: Final[Mapping[Invariant, str]] = {
     Invariant.SAME_BYTES: "every send has the stored key and the stored bytes",
     Invariant.SAME_TARGET: "no effect is sent to another account than its first",
     Invariant.UNSAFE_ONCE: "an unsafe effect is not sent again once it may have happened",
+    Invariant.NO_BLIND_RESEND: "a key conflict, a part, or a clash after doubt ends all sending",
+    Invariant.ABSENCE_IS_SETTLED: "what is sent again was looked for when all before had settled",
     Invariant.HELD_NOT_SENT: "nothing is granted while the effect is held",
     Invariant.CERTIFIED: "nothing is granted while a demanded certificate is not in force",
     Invariant.WITHIN_LIMITS: "no more is under way, and begun in time, than the contract permits",
@@ -235,6 +240,7 @@ class Judge:
     def _granted(self, actor: Actor, before: Snapshot, write: StartAttempt, known: _Known) -> None:
         if before.attempts:
             self.tried[Invariant.ONE_OPEN_ATTEMPT] += 1
+            self._sent_again_then(before)
         if before.facts.holds & _HOLDS:
             held = ", ".join(sorted(hold.value for hold in before.facts.holds))
             self._broken(Invariant.HELD_NOT_SENT, f"an attempt was granted while held: {held}")
@@ -254,6 +260,15 @@ class Judge:
                 Invariant.UNFIT_STARTS_NOTHING, "a process that may not dispatch was granted one"
             )
         known.granted_to[write.attempt_id] = actor.process.executor_id
+
+    def _sent_again_then(self, before: Snapshot) -> None:
+        """What was answered, and looked for, permits a further attempt."""
+        if (why := left_to_a_person(before)) is not None:
+            self._broken(Invariant.NO_BLIND_RESEND, f"an attempt was granted although {why}")
+        if before.document.safety is SafetyClass.RECONCILABLE:
+            self.tried[Invariant.ABSENCE_IS_SETTLED] += 1
+        if (which := unsettled_absence(before)) is not None:
+            self._broken(Invariant.ABSENCE_IS_SETTLED, f"{which} was found absent too early")
 
     def _certified_then(self, actor: Actor, before: Snapshot) -> None:
         """A contract that demands a certificate of its target has one at the moment of a grant."""
@@ -344,6 +359,13 @@ class Judge:
             if waits == self._world.store.parked(intent.effect_id):
                 self._broken(
                     Invariant.NOTHING_STUCK, "an effect has no next action and waits for nobody"
+                )
+        if (why := left_to_a_person(after)) is not None:
+            tried[Invariant.NO_BLIND_RESEND] += 1
+            ends = not is_final(before.intent.state) and intent.state is EffectState.FAILED_FINAL
+            if ends and not given_up(intent):
+                self._broken(
+                    Invariant.NO_BLIND_RESEND, f"it ended ({intent.reason}) although {why}"
                 )
         if sum(a.fact.outcome is None for a in after.attempts) > 1:
             self._broken(Invariant.ONE_OPEN_ATTEMPT, "two attempts are open")

@@ -15,11 +15,12 @@ from uuid import UUID
 from effect_adapters.base import Finding
 from effect_broker.proof.simulation.coroutines import stop
 from effect_broker.proof.simulation.processes import Actor, ProcessStore, SimulatedProcess
-from effect_broker.proof.simulation.scope import Fault
-from effect_broker.protocol import changes, resolution, wishes
+from effect_broker.proof.simulation.scope import Fault, sample
+from effect_broker.proof.simulation.store import ARGUMENTS
+from effect_broker.protocol import changes, resolution, webhook, wishes
 from effect_broker.protocol.ports import Change, Snapshot
 from effect_broker.protocol.resolution import Resolution
-from effect_contracts.facts import Conclusion, EvidenceSource, Verdict
+from effect_contracts.facts import Conclusion, EvidenceSource, SafetyClass, Verdict
 from effect_contracts.life import is_final
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def start_other(world: World, fault: Fault, process: SimulatedProcess, effect_id
         Fault.OPERATOR: _resolves,
         Fault.GIVE_UP: _gives_up,
         Fault.WEBHOOK: _tells,
+        Fault.STRANGE_NOTICE: _tells_strangely,
         Fault.CANCEL: _cancels,
         Fault.LOOK: _asks_to_look,
     }
@@ -51,6 +53,7 @@ _NAMES = {
     Fault.OPERATOR: "an operator",
     Fault.GIVE_UP: "an operator",
     Fault.WEBHOOK: "a webhook",
+    Fault.STRANGE_NOTICE: "a webhook",
     Fault.CANCEL: "the caller",
     Fault.LOOK: "an operator",
 }
@@ -143,6 +146,62 @@ async def _tells(world: World, actor: Actor, effect_id: UUID) -> None:
         actor="webhook:simulation",
     )
     await _changes(world, actor, effect_id, plan)
+
+
+async def _tells_strangely(world: World, actor: Actor, effect_id: UUID) -> None:
+    """The target tells of something else than our object; the shipped rules read the delivery."""
+    process, received_at = actor.process, world.now()
+    told = _STRANGE[world.choices.of(len(_STRANGE))]
+    world.tell(f"tells of {told.replace('_', ' ')}")
+
+    def plan(snapshot: Snapshot) -> Change[Any]:
+        key = snapshot.intent.downstream_key
+        body = {"type": "made", "key": key, "amount": ARGUMENTS["amount"], "id": "sim_strange"}
+        if told == _ANOTHERS_KEY:
+            body["key"] = key[:-1] + ("0" if key[-1] != "0" else "1")
+        elif told == _OTHER_CONTENT:
+            body["amount"] = 4
+        elif told == _A_FAILURE:
+            body["type"] = "failed"
+        elif any(a.fact.may_have_sent for a in snapshot.attempts):
+            return Change(None)  # a copy of our key is strange only where nothing has left
+        finding = webhook.find(_READING, key, dict(ARGUMENTS), body)
+        assert finding is not None, "every delivery here is a word of an effect"
+        if finding.verdict is Verdict.MISMATCH or told == _A_FAILURE:
+            world.judge.shown_strange(effect_id)
+        return webhook.deliver(
+            snapshot,
+            delivery_id=process.new_id(),
+            received_at=received_at,
+            finding=finding,
+            result=None,
+            result_digest=None,
+            receipt_id=process.new_id(),
+        )
+
+    await _changes(world, actor, effect_id, plan)
+
+
+_STRANGE = (_ANOTHERS_KEY, _OTHER_CONTENT, _A_FAILURE, _NOTHING_SENT) = (
+    "an_object_under_another_key",
+    "an_object_with_other_content",
+    "a_failure",
+    "an_object_before_anything_was_sent",
+)
+
+# How a delivery is read; what else stands in the contract plays no part in that.
+_READING = sample(
+    SafetyClass.UNSAFE,
+    webhook={
+        "scheme": {"kind": "github"},
+        "secrets": ["env:EFFECT_BROKER_SECRET_SIMULATED"],
+        "committed": "type == 'made'",
+        "failed": "type == 'failed'",
+        "key_match": {"kind": "field", "path": "key"},
+        "agree": {"/amount": "amount"},
+        "extraction": {"external_id": "id"},
+    },
+)
 
 
 async def _cancels(world: World, actor: Actor, effect_id: UUID) -> None:

@@ -55,6 +55,7 @@ _OTHER_FAULTS: Final = (
     Fault.LOOK,
     Fault.SPOILED_REQUEST,
     Fault.FAST_DATABASE,
+    Fault.STRANGE_NOTICE,
 )
 
 

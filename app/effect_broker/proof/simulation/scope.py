@@ -59,6 +59,7 @@ class Fault(StrEnum):
     OPERATOR = "operator"
     GIVE_UP = "give_up"
     WEBHOOK = "webhook"
+    STRANGE_NOTICE = "strange_notice"
     CANCEL = "cancel"
     LOOK = "look"
     SEND_BEFORE = "send_before"
@@ -130,6 +131,7 @@ WORDS: Final[Mapping[Fault, str]] = {
     Fault.OPERATOR: "a person looks at the target and tells what is there",
     Fault.GIVE_UP: "a person ends the effect as failed",
     Fault.WEBHOOK: "the target tells of an object by itself",
+    Fault.STRANGE_NOTICE: "the target tells of an object that is not ours, or of a failure",
     Fault.CANCEL: "the caller cancels",
     Fault.LOOK: "a person asks for a look at the target",
     Fault.SEND_BEFORE: "the effect may not be sent after a moment",
@@ -211,6 +213,7 @@ _NEEDS_WIRE: Final = frozenset(
         Fault.KEY_TAKEN,
         Fault.PARTIAL,
         Fault.WEBHOOK,
+        Fault.STRANGE_NOTICE,
         Fault.LANDS_TOO_LATE,
         Fault.FALSE_REFUSAL,
         Fault.FALSE_SUCCESS,

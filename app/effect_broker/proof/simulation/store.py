@@ -21,7 +21,7 @@ from effect_contracts.document import ContractDocument
 from effect_contracts.facts import Certified, Hold
 
 TENANT = Tenant(UUID(int=7), "hmac", "caller:simulation")
-_ARGUMENTS = MappingProxyType({"amount": 5})
+ARGUMENTS = MappingProxyType({"amount": 5})
 # Nothing in a simulated world is secret, and every run of it is the same.
 _RING = KeyRing.model_validate(
     {
@@ -144,7 +144,7 @@ def submissions(document: ContractDocument, count: int) -> tuple[Submission, ...
     intake = Intake(store, adapters, _RING, PlainVault(), lambda _name: None)
     for number in range(1, count + 1):
         asking = intake.submit(
-            TENANT, EffectRequest(f"order-{number}", document.tool, dict(_ARGUMENTS))
+            TENANT, EffectRequest(f"order-{number}", document.tool, dict(ARGUMENTS))
         )
         try:
             asking.send(None)
@@ -159,4 +159,4 @@ def unrendered(submission: Submission) -> Submission:
     return replace(submission, wire=None, wire_digest=None)
 
 
-__all__ = ["TENANT", "Sealed", "SimulationStore", "submissions", "unrendered"]
+__all__ = ["ARGUMENTS", "TENANT", "Sealed", "SimulationStore", "submissions", "unrendered"]
