@@ -94,8 +94,9 @@ class DispatchCall:
 
     Attributes:
         wire: the rendered request, byte for byte as stored; nothing is rendered again.
-        reach: to be called with `before_socket_write` at the last gate and with
-            `after_target_answer` when a complete answer is in.
+        reach: to be called with `before_socket_write` in front of the last gate and with
+            `after_last_gate` behind it: no budget is read between there and the bytes that
+            complete the request.
     """
 
     effect_id: UUID

@@ -54,6 +54,7 @@ POINTS: Final = (
     FaultPoint.BEFORE_ATTEMPT_COMMIT,
     FaultPoint.AFTER_ATTEMPT_COMMIT,
     FaultPoint.BEFORE_SOCKET_WRITE,
+    FaultPoint.AFTER_LAST_GATE,
     FaultPoint.AFTER_TARGET_ANSWER,
     FaultPoint.BEFORE_OUTCOME_COMMIT,
     FaultPoint.AFTER_OUTCOME_COMMIT,

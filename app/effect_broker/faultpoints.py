@@ -39,6 +39,7 @@ class FaultPoint(StrEnum):
     BEFORE_ATTEMPT_COMMIT = "before_attempt_commit"
     AFTER_ATTEMPT_COMMIT = "after_attempt_commit"
     BEFORE_SOCKET_WRITE = "before_socket_write"
+    AFTER_LAST_GATE = "after_last_gate"
     AFTER_TARGET_ANSWER = "after_target_answer"
     BEFORE_OUTCOME_COMMIT = "before_outcome_commit"
     AFTER_OUTCOME_COMMIT = "after_outcome_commit"

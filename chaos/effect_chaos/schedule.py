@@ -189,7 +189,7 @@ def _broker_faults(chance: random.Random, seconds: float, workers: int) -> Itera
         kind = next(kinds)
         point, slots = "", workers
         if kind in (FaultKind.ARM_KILL, FaultKind.ARM_STOP):
-            # Two of sixteen points lie in the API, and every submit comes there.
+            # Two of the points lie in the API, and every submit comes there.
             point = chance.choice(WORKER_POINTS + API_POINTS)
         elif kind in (FaultKind.KILL_API, FaultKind.STOP_API):
             slots = APIS

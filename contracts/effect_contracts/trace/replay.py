@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Final, assert_never
 from uuid import UUID
 
-from effect_contracts.audit import first_count_at, is_count, next_count_at
+from effect_contracts.audit import first_count_at, is_count, late_count_at, next_count_at
 from effect_contracts.decide import Action, Decision, Reason, decide
 from effect_contracts.election import election_decision, extended_deadline, sender_actor
 from effect_contracts.facts import (
@@ -22,6 +22,7 @@ from effect_contracts.facts import (
     CODE_OPERATION_GONE,
     CODE_SEVERAL_MATCHES,
     FINAL_STATES,
+    PROVES_NO_COMMIT,
     Alert,
     Conclusion,
     EffectState,
@@ -414,6 +415,8 @@ class Replay:
             raised, kind = Alert.DUPLICATE_DETECTED, EventKind.DUPLICATE_DETECTED
         if raised is not None and self.alert is not Alert.DUPLICATE_DETECTED:
             self.alert = raised
+        if event.of_outcome() and raised is not Alert.DUPLICATE_DETECTED:
+            self._sent_late(event, state)
         require(event.kind is kind, Rule.DECISION, f"the fact says {kind} instead")
         contradicts = event.metadata["contradicts"]
         require(
@@ -421,6 +424,15 @@ class Replay:
             Rule.DECISION,
             "whether it contradicts the receipt is told wrongly",
         )
+
+    def _sent_late(self, event: ReadEvent, state: EffectState) -> None:
+        """What may have been sent after the end owes a count of its own."""
+        timeline, at = self.timeline, event.record.at
+        if timeline.outcome(event.number("ordinal")) in PROVES_NO_COMMIT:
+            return
+        owed_at = late_count_at(timeline.facts(at), timeline.policy, state, at)
+        if owed_at is not None:
+            self._stand(owed_at)
 
     def _count_started(self, event: ReadEvent) -> None:
         self._require_count_owed(event)

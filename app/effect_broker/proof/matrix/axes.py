@@ -156,6 +156,10 @@ OMISSIONS: Final[tuple[Omission, ...]] = (
         ),
     ),
     Omission(
+        "behind the last gate clocks and engine are what they were in front of it",
+        lambda t, p, f: p is Point.AFTER_LAST_GATE and f in CLOCKS | {Fault.ENGINE_DROPPED},
+    ),
+    Omission(
         "a transactional effect looks up only after a lost worker, which is a fault of its own",
         lambda t, p, f: t is TargetClass.TRANSACTIONAL and p in LOOK_UP_POINTS,
     ),

@@ -220,6 +220,7 @@ class _Trial:
         meanwhile = self._seen(self._settled(wanted))
         lane.go_on(stopped)
         self._wait_late_word()
+        self._lie_over = False  # of what was sent just now
         return meanwhile
 
     def _held(self) -> None:
@@ -325,7 +326,8 @@ class _Trial:
 
     def _wait_late_word(self) -> None:
         """Wait until the process that came back has recorded what it saw, if it has to."""
-        if situation(self._cell) not in {Situation.LATE_SENT, Situation.LATE_UNSENT}:
+        late = {Situation.LATE_SENT, Situation.LATE_UNSENT, Situation.SENDS_LATE}
+        if situation(self._cell) not in late:
             return
         if self._cell.target is TargetClass.TRANSACTIONAL:
             return  # its transaction is gone, and with it all that it had to say
@@ -384,6 +386,7 @@ class _Trial:
             effects=effects,
             keys=keys,
             bodies=bodies,
+            frozen=body["alert"] is not None and self._lane.frozen(self._cell.kind),
         )
 
 

@@ -8,6 +8,7 @@ target makes of it. The numbers are the target's: requests received, effects hel
     lost_sent     the same, but the target had committed
     late_unsent   as lost_unsent, and in the end the process comes back and says so
     late_sent     as lost_sent, and in the end the process comes back with the answer
+    sends_late    as lost_unsent, and in the end the process comes back, sends, and says so
     answer_lost   the process lives and knows that it does not know
     never_sent    no attempt has left the machine
     doubled       the way to the target delivered one request twice
@@ -40,6 +41,7 @@ class Situation(StrEnum):
     LOST_SENT = "lost_sent"
     LATE_UNSENT = "late_unsent"
     LATE_SENT = "late_sent"
+    SENDS_LATE = "sends_late"
     ANSWER_LOST = "answer_lost"
     NEVER_SENT = "never_sent"
     DOUBLED = "doubled"
@@ -52,7 +54,8 @@ class Expected:
     Attributes:
         requests: that the target receives, exactly.
         effects: that the target holds, exactly.
-        duplicate: by the contract's own lie; the broker has to find it and raise an alert.
+        duplicate: by the contract's own lie, or of a process that sent after a look-up had
+            truly found nothing; the broker has to find it, raise an alert and freeze the contract.
     """
 
     state: str
@@ -65,6 +68,7 @@ class Expected:
 _ONCE: Final = Expected("succeeded", 1, 1)
 _SAME_KEY_AGAIN: Final = Expected("succeeded", 2, 1)
 _FALSE_ABSENCE: Final = Expected("succeeded", 2, 2, duplicate=True)
+_SECOND_OBJECT: Final = Expected("succeeded", 2, 2, duplicate=True)
 _UNKNOWN_UNSENT: Final = Expected("outcome_unknown", 0, 0)
 _UNKNOWN_SENT: Final = Expected("outcome_unknown", 1, 1)
 _EXPIRED_UNSENT: Final = Expected("manual_review", 0, 0, "key_expired")
@@ -100,6 +104,16 @@ OUTCOMES: Final[Mapping[Situation, Mapping[TargetClass, Expected]]] = MappingPro
             T.IDEMPOTENT: _SAME_KEY_AGAIN,
             T.RECONCILABLE_LYING: _FALSE_ABSENCE,
         },
+        # Behind the last gate nothing of ours can stop it: what follows is what the class bears.
+        S.SENDS_LATE: {
+            T.TRANSACTIONAL: _ONCE,  # its commit needs the key on which a successor has a fence
+            T.IDEMPOTENT: _SAME_KEY_AGAIN,
+            T.IDEMPOTENT_EXPIRING: _EXPIRED_SENT,  # nobody else has sent
+            T.RECONCILABLE: _SECOND_OBJECT,
+            T.RECONCILABLE_LAGGING: _SECOND_OBJECT,
+            T.RECONCILABLE_LYING: _SECOND_OBJECT,
+            T.UNSAFE: _UNKNOWN_SENT,  # nobody else has sent
+        },
         S.ANSWER_LOST: {
             **_ALL,
             T.IDEMPOTENT: _SAME_KEY_AGAIN,
@@ -117,7 +131,12 @@ OUTCOMES: Final[Mapping[Situation, Mapping[TargetClass, Expected]]] = MappingPro
 )
 
 _UNSENT_POINTS: Final = frozenset(
-    {Point.AFTER_ATTEMPT_COMMIT, Point.BEFORE_SOCKET_WRITE, Point.INSIDE_MUTATION}
+    {
+        Point.AFTER_ATTEMPT_COMMIT,
+        Point.BEFORE_SOCKET_WRITE,
+        Point.AFTER_LAST_GATE,
+        Point.INSIDE_MUTATION,
+    }
 )
 _SENT_POINTS: Final = frozenset({Point.AFTER_TARGET_ANSWER, Point.BEFORE_OUTCOME_COMMIT})
 
@@ -133,6 +152,8 @@ def situation(cell: Cell) -> Situation:
     match cell.fault:
         case fault if fault in KILLS:
             return S.LOST_UNSENT if unsent else S.LOST_SENT if sent else S.UNHARMED
+        case Fault.STOP if cell.point is Point.AFTER_LAST_GATE:
+            return S.SENDS_LATE
         case Fault.STOP:
             return S.LATE_UNSENT if unsent else S.LATE_SENT if sent else S.UNHARMED
         case Fault.DNS:
@@ -155,7 +176,7 @@ def expected_meanwhile(cell: Cell) -> Expected | None:
     if cell.fault is not Fault.STOP:
         return None
     match situation(cell):
-        case S.LATE_UNSENT:
+        case S.LATE_UNSENT | S.SENDS_LATE:
             return OUTCOMES[S.LOST_UNSENT][cell.target]
         case S.LATE_SENT:
             return OUTCOMES[S.LOST_SENT][cell.target]

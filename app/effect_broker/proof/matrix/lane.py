@@ -264,6 +264,13 @@ class Lane:
         body: dict[str, Any] = answer.json()
         return body
 
+    def frozen(self, kind: str) -> bool:
+        """Whether the contract for objects of this kind is frozen."""
+        answer = self.broker.http.get("/v1/holds")
+        answer.raise_for_status()
+        held = [hold for hold in answer.json()["holds"] if hold["kind"] == "frozen"]
+        return any(hold["contract"]["name"] == f"proof-{kind}" for hold in held)
+
     def effect_id(self, key: str) -> UUID:
         """Return the id that an operation key leads to."""
         return effect_id(UUID(self.broker.tenant_id), key)
