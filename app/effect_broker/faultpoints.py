@@ -36,6 +36,8 @@ class FaultPoint(StrEnum):
     AFTER_SUBMIT_COMMIT = "after_submit_commit"
     BEFORE_RESERVE = "before_reserve"
     AFTER_RESERVE = "after_reserve"
+    BEFORE_CONCLUDE_COMMIT = "before_conclude_commit"
+    AFTER_CONCLUDE_COMMIT = "after_conclude_commit"
     BEFORE_ATTEMPT_COMMIT = "before_attempt_commit"
     AFTER_ATTEMPT_COMMIT = "after_attempt_commit"
     BEFORE_SOCKET_WRITE = "before_socket_write"

@@ -65,6 +65,8 @@ DATABASE_FAULTS: Final = frozenset(
 WORKER_POINTS: Final = (
     "before_reserve",
     "after_reserve",
+    "before_conclude_commit",
+    "after_conclude_commit",
     "before_attempt_commit",
     "after_attempt_commit",
     "before_socket_write",

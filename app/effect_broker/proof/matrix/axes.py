@@ -80,6 +80,7 @@ API_POINTS: Final = frozenset({Point.BEFORE_SUBMIT_COMMIT, Point.AFTER_SUBMIT_CO
 LOOK_UP_POINTS: Final = frozenset(
     {Point.BEFORE_PROBE, Point.AFTER_PROBE_ANSWER, Point.AFTER_EVIDENCE_COMMIT}
 )
+CONCLUDE_POINTS: Final = frozenset({Point.BEFORE_CONCLUDE_COMMIT, Point.AFTER_CONCLUDE_COMMIT})
 REQUEUE_POINTS: Final = frozenset({Point.BEFORE_REQUEUE_COMMIT, Point.AFTER_REQUEUE_COMMIT})
 # Nothing has been asked of the target here, so that no class differs from its variants.
 _BEFORE_ATTEMPT: Final = (
@@ -91,13 +92,16 @@ _BEFORE_ATTEMPT: Final = (
 _AT_COMMIT: Final = frozenset(
     {
         Point.BEFORE_SUBMIT_COMMIT,
+        Point.BEFORE_CONCLUDE_COMMIT,
         Point.BEFORE_ATTEMPT_COMMIT,
         Point.BEFORE_OUTCOME_COMMIT,
         Point.AFTER_PROBE_ANSWER,
         Point.BEFORE_REQUEUE_COMMIT,
     }
 )
-_LAST_WRITE_DONE: Final = frozenset({Point.AFTER_OUTCOME_COMMIT, Point.AFTER_EVIDENCE_COMMIT})
+_LAST_WRITE_DONE: Final = frozenset(
+    {Point.AFTER_CONCLUDE_COMMIT, Point.AFTER_OUTCOME_COMMIT, Point.AFTER_EVIDENCE_COMMIT}
+)
 _VARIANTS: Final = frozenset(t for t in TargetClass if t.value != t.safety.value)
 
 
@@ -170,6 +174,14 @@ OMISSIONS: Final[tuple[Omission, ...]] = (
     Omission(
         "until the attempt a variant is its plain class",
         lambda t, p, f: t in _VARIANTS and p in _BEFORE_ATTEMPT,
+    ),
+    Omission(
+        "a later look that concludes is led up to in one way for each class",
+        lambda t, p, f: t in _VARIANTS and p in CONCLUDE_POINTS,
+    ),
+    Omission(
+        "a conclusion that stands is read by others, on their clocks and not on its writer's",
+        lambda t, p, f: p is Point.AFTER_CONCLUDE_COMMIT and f in CLOCKS,
     ),
     Omission(
         "what the target or the way to it does strikes where a request leaves",

@@ -11,6 +11,7 @@ target makes of it. The numbers are the target's: requests received, effects hel
     sends_late    as lost_unsent, and in the end the process comes back, sends, and says so
     answer_lost   the process lives and knows that it does not know
     never_sent    no attempt has left the machine
+    expired       the moment before which it had to be sent has passed, and nothing was
     doubled       the way to the target delivered one request twice
 """
 
@@ -25,6 +26,7 @@ from typing import Final, assert_never
 from effect_broker.faultpoints import FaultPoint as Point
 from effect_broker.proof.matrix.axes import (
     ANSWERS,
+    CONCLUDE_POINTS,
     KILLS,
     LOOK_UP_POINTS,
     Cell,
@@ -44,6 +46,7 @@ class Situation(StrEnum):
     SENDS_LATE = "sends_late"
     ANSWER_LOST = "answer_lost"
     NEVER_SENT = "never_sent"
+    EXPIRED = "expired"
     DOUBLED = "doubled"
 
 
@@ -74,6 +77,7 @@ _UNKNOWN_SENT: Final = Expected("outcome_unknown", 1, 1)
 _EXPIRED_UNSENT: Final = Expected("manual_review", 0, 0, "key_expired")
 _EXPIRED_SENT: Final = Expected("manual_review", 1, 1, "key_expired")
 _NEVER_SENT: Final = Expected("failed_final", 0, 0, "never_sent")
+_EXPIRED: Final = Expected("failed_final", 0, 0, "expired")
 # One attempt, two arrivals: no broker can see it, and only a key at the target prevents it.
 _DOUBLED: Final = Expected("succeeded", 2, 2)
 
@@ -122,6 +126,7 @@ OUTCOMES: Final[Mapping[Situation, Mapping[TargetClass, Expected]]] = MappingPro
             T.UNSAFE: _UNKNOWN_SENT,
         },
         S.NEVER_SENT: dict.fromkeys(TargetClass, _NEVER_SENT),
+        S.EXPIRED: dict.fromkeys(TargetClass, _EXPIRED),
         S.DOUBLED: {
             **dict.fromkeys(TargetClass, _DOUBLED),
             T.IDEMPOTENT: _SAME_KEY_AGAIN,
@@ -129,6 +134,15 @@ OUTCOMES: Final[Mapping[Situation, Mapping[TargetClass, Expected]]] = MappingPro
         },
     }
 )
+
+# What leads up to a conclusion, see `leads`: a hold that is lifted again, a moment that has passed,
+# a worker that was lost behind the target's answer.
+CONCLUDED: Final[Mapping[TargetClass, Situation]] = {
+    T.TRANSACTIONAL: S.UNHARMED,
+    T.IDEMPOTENT: S.UNHARMED,
+    T.RECONCILABLE: S.EXPIRED,
+    T.UNSAFE: S.LOST_SENT,
+}
 
 _UNSENT_POINTS: Final = frozenset(
     {
@@ -146,6 +160,9 @@ def situation(cell: Cell) -> Situation:
     if cell.point in LOOK_UP_POINTS:
         # Led up to by a lost answer. The look-up is a read: whatever befalls it, it is repeated.
         return S.ANSWER_LOST
+    if cell.point in CONCLUDE_POINTS:
+        # Whatever befalls it, the conclusion is written by somebody, and what it says holds.
+        return CONCLUDED[cell.target]
     if cell.fault in ANSWERS:
         return S.ANSWER_LOST
     unsent, sent = cell.point in _UNSENT_POINTS, cell.point in _SENT_POINTS
@@ -175,6 +192,8 @@ def expected_meanwhile(cell: Cell) -> Expected | None:
     """Return what has to stand while the stopped process has not come back; None for no stop."""
     if cell.fault is not Fault.STOP:
         return None
+    if cell.point in CONCLUDE_POINTS:
+        return expected(cell)
     match situation(cell):
         case S.LATE_UNSENT | S.SENDS_LATE:
             return OUTCOMES[S.LOST_UNSENT][cell.target]
@@ -182,7 +201,7 @@ def expected_meanwhile(cell: Cell) -> Expected | None:
             return OUTCOMES[S.LOST_SENT][cell.target]
         case S.UNHARMED | S.ANSWER_LOST as same:
             return OUTCOMES[same][cell.target]
-        case S.LOST_UNSENT | S.LOST_SENT | S.NEVER_SENT | S.DOUBLED:
+        case S.LOST_UNSENT | S.LOST_SENT | S.NEVER_SENT | S.EXPIRED | S.DOUBLED:
             raise AssertionError("no stop leaves this behind")
         case never:
             assert_never(never)
