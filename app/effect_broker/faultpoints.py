@@ -49,6 +49,8 @@ class FaultPoint(StrEnum):
     AFTER_PROBE_ANSWER = "after_probe_answer"
     AFTER_EVIDENCE_COMMIT = "after_evidence_commit"
     INSIDE_MUTATION = "inside_mutation"
+    BEFORE_REAP_COMMIT = "before_reap_commit"
+    AFTER_REAP_COMMIT = "after_reap_commit"
     BEFORE_REQUEUE_COMMIT = "before_requeue_commit"
     AFTER_REQUEUE_COMMIT = "after_requeue_commit"
 

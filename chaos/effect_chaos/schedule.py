@@ -77,6 +77,8 @@ WORKER_POINTS: Final = (
     "after_probe_answer",
     "after_evidence_commit",
     "inside_mutation",
+    "before_reap_commit",
+    "after_reap_commit",
     "before_requeue_commit",
     "after_requeue_commit",
 )

@@ -384,11 +384,9 @@ class Replay:
         timeline, record = self.timeline, event.record
         state, policy, at = EffectState(record.to_state), timeline.policy, record.at
         before = timeline.facts(at)
-        seen: EvidenceRecord | None = None
-        if event.of_outcome():
+        seen = None if event.of_outcome() else self._add_evidence(event)
+        if seen is None:
             self._add_outcome(event)
-        else:
-            seen = self._add_evidence(event)
         counts = (
             seen is not None
             and seen.source is EvidenceSource.PROBE
@@ -415,8 +413,10 @@ class Replay:
             raised, kind = Alert.DUPLICATE_DETECTED, EventKind.DUPLICATE_DETECTED
         if raised is not None and self.alert is not Alert.DUPLICATE_DETECTED:
             self.alert = raised
-        if event.of_outcome() and raised is not Alert.DUPLICATE_DETECTED:
-            self._sent_late(event, state)
+        told = timeline.outcome(event.number("ordinal")) if event.of_outcome() else None
+        sent = told not in {None, *PROVES_NO_COMMIT} and raised is not Alert.DUPLICATE_DETECTED
+        if sent and (owed_at := late_count_at(facts, policy, state, at)) is not None:
+            self._stand(owed_at)
         require(event.kind is kind, Rule.DECISION, f"the fact says {kind} instead")
         contradicts = event.metadata["contradicts"]
         require(
@@ -424,15 +424,6 @@ class Replay:
             Rule.DECISION,
             "whether it contradicts the receipt is told wrongly",
         )
-
-    def _sent_late(self, event: ReadEvent, state: EffectState) -> None:
-        """What may have been sent after the end owes a count of its own."""
-        timeline, at = self.timeline, event.record.at
-        if timeline.outcome(event.number("ordinal")) in PROVES_NO_COMMIT:
-            return
-        owed_at = late_count_at(timeline.facts(at), timeline.policy, state, at)
-        if owed_at is not None:
-            self._stand(owed_at)
 
     def _count_started(self, event: ReadEvent) -> None:
         self._require_count_owed(event)

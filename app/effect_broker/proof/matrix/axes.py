@@ -81,10 +81,12 @@ LOOK_UP_POINTS: Final = frozenset(
     {Point.BEFORE_PROBE, Point.AFTER_PROBE_ANSWER, Point.AFTER_EVIDENCE_COMMIT}
 )
 CONCLUDE_POINTS: Final = frozenset({Point.BEFORE_CONCLUDE_COMMIT, Point.AFTER_CONCLUDE_COMMIT})
+REAP_POINTS: Final = frozenset({Point.BEFORE_REAP_COMMIT, Point.AFTER_REAP_COMMIT})
 REQUEUE_POINTS: Final = frozenset({Point.BEFORE_REQUEUE_COMMIT, Point.AFTER_REQUEUE_COMMIT})
 # Nothing has been asked of the target here, so that no class differs from its variants.
 _BEFORE_ATTEMPT: Final = (
     API_POINTS
+    | REAP_POINTS
     | REQUEUE_POINTS
     | {Point.BEFORE_RESERVE, Point.AFTER_RESERVE, Point.BEFORE_ATTEMPT_COMMIT}
 )
@@ -178,6 +180,10 @@ OMISSIONS: Final[tuple[Omission, ...]] = (
     Omission(
         "a later look that concludes is led up to in one way for each class",
         lambda t, p, f: t in _VARIANTS and p in CONCLUDE_POINTS,
+    ),
+    Omission(
+        "runs are handed over by the engine's own writes, which a requeue does not depend on",
+        lambda t, p, f: p in REAP_POINTS and f is not Fault.KILL,
     ),
     Omission(
         "a conclusion that stands is read by others, on their clocks and not on its writer's",

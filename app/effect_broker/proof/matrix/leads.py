@@ -1,7 +1,8 @@
-"""What leads up to the place at which a later look at an effect writes a conclusion.
+"""What leads up to a place that a plain submit does not come to.
 
-A run that begins reads nothing. An effect is read again, and something is written for what it was
-found to be, only where a permission was refused or an attempt was lost; one way for each class:
+Runs are handed over where a worker was lost that had one. A run that begins reads nothing; an
+effect is read again, and something is written for what it was found to be, only where a permission
+was refused or an attempt was lost. There is one way for each class:
 
     transactional   its tool is paused: it is parked until the hold is lifted
     idempotent      the same, but it has to be sent before a moment: it waits for that moment
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 from effect_broker.faultpoints import FaultAction, FaultPoint
 from effect_broker.proof.broker import wait_until
-from effect_broker.proof.matrix.axes import CONCLUDE_POINTS, Cell, TargetClass
+from effect_broker.proof.matrix.axes import CONCLUDE_POINTS, REAP_POINTS, Cell, TargetClass
 from effect_broker.proof.matrix.lane import Lane
 from effect_broker.store import proof_faults
 
@@ -51,7 +52,9 @@ class Lead:
         moment = self._now() + timedelta(seconds=self._expires_seconds or 0.0)
         if self._expires_seconds is not None:
             self.members = {"send_before": moment.isoformat()}
-        if cell.point not in CONCLUDE_POINTS:
+        if cell.point in REAP_POINTS:
+            self._lose_worker(FaultPoint.BEFORE_ATTEMPT_COMMIT)
+        elif cell.point not in CONCLUDE_POINTS:
             self._submit(self.members)
         elif cell.target in _HELD:
             self._hold_id = lane.pause_tool(f"proof.{cell.kind}")
@@ -61,7 +64,7 @@ class Lead:
                 self._submit(self.members)
                 threading.Event().wait(max((moment - self._now()).total_seconds(), 0.0))
         else:
-            self._lose_worker()
+            self._lose_worker(FaultPoint.AFTER_TARGET_ANSWER)
 
     def end(self) -> None:
         """Wait until somebody has written that it is held, and lift the hold."""
@@ -82,13 +85,13 @@ class Lead:
         now: datetime = proof_faults.database_clock(self._lane.server.url)
         return now.astimezone(UTC)
 
-    def _lose_worker(self) -> None:
+    def _lose_worker(self, point: FaultPoint) -> None:
         lane = self._lane
         # One more before, since a worker that starts while the database breaks does not live.
         lane.start_ready_worker()
-        lane.arm(FaultPoint.AFTER_TARGET_ANSWER, FaultAction.KILL)
+        lane.arm(point, FaultAction.KILL)
         self._submit(self.members)
-        lost = lane.broker.wait_fired(FaultPoint.AFTER_TARGET_ANSWER)
+        lost = lane.broker.wait_fired(point)
         wait_until(lambda: not lane.alive(lost) or None, "the process is dead")
 
 
