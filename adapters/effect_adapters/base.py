@@ -94,8 +94,9 @@ class DispatchCall:
 
     Attributes:
         wire: the rendered request, byte for byte as stored; nothing is rendered again.
-        reach: to be called with `before_socket_write` at the last gate and with
-            `after_target_answer` when a complete answer is in.
+        reach: to be called with `before_socket_write` in front of the last gate and with
+            `after_last_gate` behind it: no budget is read between there and the bytes that
+            complete the request.
         hang_up: end our side of the connection once the request is written, so that the target
             may find it broken while it is at work; an answer that comes all the same is read.
             Trials of a target ask for it, workers never; `http`, `s3` and `sqs` can.

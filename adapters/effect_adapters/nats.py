@@ -184,6 +184,7 @@ class _Publication:
             async with asyncio.timeout(budget.remaining_seconds()) as limit:
                 # The library's own reader may end without a word to who waits.
                 self._way.flooded = lambda: limit.reschedule(0.0)
+                self._way.past_last_gate = lambda: self._call.reach("after_last_gate")
                 return await self._published(client)
         except TimeoutError:
             return self._unfinished(self._way.flood or "deadline")

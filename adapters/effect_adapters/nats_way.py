@@ -40,6 +40,7 @@ class Way(TcpTransport):
         refusal: why something was not handed to it, the first time.
         flood: the server has said more than there is to say, and is not heard any more.
         flooded: is called when that is seen.
+        past_last_gate: is called behind the last reading of the budget, in front of the publish.
     """
 
     def __init__(self, budget: Budget, *, private: bool) -> None:
@@ -54,6 +55,7 @@ class Way(TcpTransport):
         self.refusal: str | None = None
         self.flood: str | None = None
         self.flooded: Callable[[], None] = lambda: None
+        self.past_last_gate: Callable[[], None] = lambda: None
 
     def __bool__(self) -> bool:
         return True  # the library would make one of its own
@@ -140,6 +142,7 @@ class Way(TcpTransport):
         if self._budget.remaining_seconds() <= 0:
             raise self._refused("budget_spent")
         self.published = True
+        self.past_last_gate()
 
     def _refused(self, code: str) -> WayRefused:
         self.refusal = self.refusal or code

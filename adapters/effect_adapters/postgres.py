@@ -105,6 +105,7 @@ class PostgresFunctionAdapter:
         remaining_seconds = call.budget.remaining_seconds()
         if remaining_seconds <= 0:
             return not_sent("budget_spent")
+        call.reach("after_last_gate")
         try:
             async with connection.transaction(_SAVEPOINT):
                 return await _run(connection, settings, stored, remaining_seconds)

@@ -72,6 +72,7 @@ class SimulatedAdapter:
         call.reach("before_socket_write")
         if call.budget.remaining_seconds() <= 0:
             return not_sent("budget_spent")
+        call.reach("after_last_gate")
         try:
             return await target.receive(wire["key"], wire["arguments"], call)
         except Exception:

@@ -316,6 +316,7 @@ class _Submission:
             if answer.done():
                 raise _Refusal((await answer).code, "text")  # it did not wait for the dot
             self._dot_left = True
+            self._call.reach("after_last_gate")
             protocol.write(b".\r\n")
             reply = await answer
         finally:

@@ -143,12 +143,14 @@ class RunHost(Protocol):
     async def ensure_queue(self) -> None: ...
 
 
-async def reap(store: RunStore, host: RunHost, own_executor_id: str) -> int:
+async def reap(store: RunStore, host: RunHost, own_executor_id: str, reach: Reach) -> int:
     """Hand back the runs of dead executors; return how many runs."""
     dead = [e for e in await store.dead_executors() if e != own_executor_id]
     if not dead:
         return 0
+    reach(FaultPoint.BEFORE_REAP_COMMIT)
     count = await host.recover(dead)
+    reach(FaultPoint.AFTER_REAP_COMMIT)
     if count:
         names = ", ".join(dead)
         _log.warning(

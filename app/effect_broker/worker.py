@@ -262,7 +262,7 @@ class Worker:
             return  # when the database was away, the peers could not beat either
         self._expired("drill", await repair.take_over_drills(self._store, self._host))
         own = self._process.executor_id
-        self._expired("run", await repair.reap(self._store, self._host, own))
+        self._expired("run", await repair.reap(self._store, self._host, own, self._ports.reach))
 
     async def _resume_orphans(self) -> None:
         own = self._process.executor_id

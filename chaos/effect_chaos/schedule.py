@@ -65,6 +65,8 @@ DATABASE_FAULTS: Final = frozenset(
 WORKER_POINTS: Final = (
     "before_reserve",
     "after_reserve",
+    "before_conclude_commit",
+    "after_conclude_commit",
     "before_attempt_commit",
     "after_attempt_commit",
     "before_socket_write",
@@ -75,6 +77,8 @@ WORKER_POINTS: Final = (
     "after_probe_answer",
     "after_evidence_commit",
     "inside_mutation",
+    "before_reap_commit",
+    "after_reap_commit",
     "before_requeue_commit",
     "after_requeue_commit",
 )
@@ -189,7 +193,7 @@ def _broker_faults(chance: random.Random, seconds: float, workers: int) -> Itera
         kind = next(kinds)
         point, slots = "", workers
         if kind in (FaultKind.ARM_KILL, FaultKind.ARM_STOP):
-            # Two of sixteen points lie in the API, and every submit comes there.
+            # Two of the points lie in the API, and every submit comes there.
             point = chance.choice(WORKER_POINTS + API_POINTS)
         elif kind in (FaultKind.KILL_API, FaultKind.STOP_API):
             slots = APIS

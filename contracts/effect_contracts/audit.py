@@ -5,6 +5,9 @@ wrong, the target holds two objects and the effect has long been settled. So a s
 followed a redispatch owes one later look-up, which counts. It settles nothing and repairs nothing:
 two objects are an alert for a person.
 
+The look-up may also have been right, and too early: a process that was stopped behind its last gate
+sends when it goes on, however long after the end that is. Its late word owes a count of its own.
+
 Waits are measured in settlement bounds. A look-up that shows an object later than declared is the
 very fault that is sought, so the first count waits for several bounds, and a count that saw less
 than the effect is asked for again, each time after as long as has passed since the last attempt.
@@ -38,7 +41,23 @@ def first_count_at(
         return None
     if state not in {EffectState.SUCCEEDED, EffectState.FAILED_FINAL}:
         return None
-    if sum(a.may_have_sent for a in facts.attempts) < 2:
+    if _sent(facts) < 2:
+        return None
+    return now + timedelta(seconds=FIRST_COUNT_BOUNDS * _bound_seconds(policy))
+
+
+def late_count_at(
+    facts: Facts, policy: Policy, state: EffectState, now: datetime
+) -> datetime | None:
+    """Return when to count a final effect of which an attempt says at `now` that it may have sent.
+
+    None where that changes nothing: of a success that was sent once there is one object at most.
+    A failure has none, whoever proved it, so that one request is enough to speak against it.
+    """
+    if policy.safety is not SafetyClass.RECONCILABLE or not policy.probes:
+        return None
+    least = {EffectState.SUCCEEDED: 2, EffectState.FAILED_FINAL: 1}.get(state)
+    if least is None or _sent(facts) < least:
         return None
     return now + timedelta(seconds=FIRST_COUNT_BOUNDS * _bound_seconds(policy))
 
@@ -68,6 +87,10 @@ def next_count_at(
     if passed > timedelta(seconds=LAST_COUNT_BOUNDS * _bound_seconds(policy)):
         return None
     return now + passed
+
+
+def _sent(facts: Facts) -> int:
+    return sum(a.may_have_sent for a in facts.attempts)
 
 
 def _bound_seconds(policy: Policy) -> float:

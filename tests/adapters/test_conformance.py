@@ -386,10 +386,24 @@ async def test_the_last_gate_stops_a_process_that_was_paused_in_front_of_it(stan
 
 
 async def test_the_last_gate_is_reached_before_anything_arrives(stand: Stand) -> None:
-    seen: list[int] = []
-    answer = await stand.attempt(reach=lambda _point: seen.append(len(stand.arrived())))
+    seen: list[tuple[str, int]] = []
+    answer = await stand.attempt(reach=lambda point: seen.append((point, len(stand.arrived()))))
     assert answer.outcome is Outcome.COMMITTED
-    assert seen == [0]
+    assert seen == [("before_socket_write", 0), ("after_last_gate", 0)]
+
+
+async def test_a_process_that_is_paused_behind_the_last_gate_sends(stand: Stand) -> None:
+    """What remains: nothing reads the budget any more, and nothing may claim that it was read."""
+    now = [0.0]
+
+    def pause(point: str) -> None:
+        if point == "after_last_gate":
+            now[0] = 60.0
+
+    answer = await stand.attempt(within=Budget(5.0, lambda: now[0]), reach=pause)
+    assert answer.outcome is not Outcome.NOT_SENT
+    assert answer.bytes_may_have_left
+    assert (len(stand.arrived()), stand.held()) == (1, 1)
 
 
 # Adapters with a key that the target knows -----------------------------------------------------

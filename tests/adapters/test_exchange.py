@@ -151,6 +151,27 @@ async def test_the_last_gate_vetoes_when_the_budget_ran_out_in_front_of_it() -> 
         assert target.received == [b""]
 
 
+@pytest.mark.parametrize("size", [0, 10, 65_536, 200_000])
+async def test_the_last_gate_is_that_of_the_piece_that_ends_the_request(size: int) -> None:
+    """Whoever was paused in front of any other piece leaves half a request at most."""
+    now = [0.0]
+    reached: list[str] = []
+
+    def reach(name: str) -> None:
+        reached.append(name)
+        if name == "after_last_gate":
+            now[0] = 10.0
+
+    with peer(replying(answer(200))) as target:
+        request = request_to(target.port, b"x" * size)
+        end = await send(request, reach=reach, budget=Budget(5, lambda: now[0]))
+        assert isinstance(end, Reply)
+        assert reached == ["before_socket_write", "after_last_gate"]
+        target.settle()
+        (arrived,) = target.received
+        assert arrived.count(b"x") >= size
+
+
 async def test_a_header_that_our_own_library_refuses_leaves_no_byte() -> None:
     with peer(closing) as target:
         request = OutgoingRequest(

@@ -150,10 +150,12 @@ def test_every_kind_of_fault_comes_in_a_long_run() -> None:
     assert {fault.kind for fault in make_schedule(1, 120.0).faults} == set(FaultKind)
 
 
-def test_every_fault_point_of_the_broker_may_be_armed() -> None:
-    assert sorted(WORKER_POINTS + API_POINTS) == sorted(FaultPoint)
+def test_every_fault_point_but_the_one_behind_the_last_gate_may_be_armed() -> None:
+    # Stopped behind its last gate a process may make a second effect: the matrix has that.
+    may_be = set(FaultPoint) - {FaultPoint.AFTER_LAST_GATE}
+    assert sorted(WORKER_POINTS + API_POINTS) == sorted(may_be)
     armed = {f.point for seed in SEEDS for f in make_schedule(seed, 120.0).faults if f.point}
-    assert armed == set(FaultPoint)
+    assert armed == may_be
 
 
 def test_the_target_understands_every_plan() -> None:

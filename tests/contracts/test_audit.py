@@ -11,6 +11,7 @@ from effect_contracts.audit import (
     LAST_COUNT_BOUNDS,
     first_count_at,
     is_count,
+    late_count_at,
     next_count_at,
 )
 from effect_contracts.facts import (
@@ -79,6 +80,30 @@ def test_only_a_target_that_can_be_asked_by_our_key_is_counted(policy: Policy) -
 def test_a_bound_of_nothing_still_leaves_some_time() -> None:
     policy = Policy(SafetyClass.RECONCILABLE, settlement_bound_seconds=0.0, probes=True)
     assert first_count_at(REDISPATCHED, policy, EffectState.SUCCEEDED, at(200)) == at(202)
+
+
+@pytest.mark.parametrize(
+    ("facts", "state", "counted"),
+    [
+        (REDISPATCHED, EffectState.SUCCEEDED, True),
+        (REDISPATCHED, EffectState.FAILED_FINAL, True),
+        (sent(Outcome.AMBIGUOUS), EffectState.SUCCEEDED, False),
+        (sent(Outcome.NOT_SENT, Outcome.AMBIGUOUS), EffectState.SUCCEEDED, False),
+        (sent(Outcome.AMBIGUOUS), EffectState.FAILED_FINAL, True),
+        (REDISPATCHED, EffectState.COMPENSATED, False),
+        (Facts(), EffectState.FAILED_FINAL, False),
+    ],
+)
+def test_what_was_sent_late_is_counted_where_it_can_be_one_too_many(
+    facts: Facts, state: EffectState, counted: bool
+) -> None:
+    due = at(200 + FIRST_COUNT_BOUNDS * BOUND_SECONDS) if counted else None
+    assert late_count_at(facts, POLICY, state, at(200)) == due
+    for other in (
+        Policy(SafetyClass.IDEMPOTENT, settlement_bound_seconds=BOUND_SECONDS, probes=True),
+        Policy(SafetyClass.RECONCILABLE, settlement_bound_seconds=BOUND_SECONDS),
+    ):
+        assert late_count_at(facts, other, state, at(200)) is None
 
 
 def test_a_look_up_that_began_too_early_counts_nothing() -> None:

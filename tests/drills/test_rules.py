@@ -81,8 +81,8 @@ def looked(verdict: Verdict, seconds: float, source: Any = EvidenceSource.PROBE)
 
 @pytest.mark.parametrize("point", FaultPoint)
 def test_only_places_of_a_worker_with_one_effect_can_be_armed(point: FaultPoint) -> None:
-    foreign = ("before_submit_commit", "after_submit_commit", "before_requeue_commit",
-               "after_requeue_commit")  # fmt: skip
+    foreign = ("before_submit_commit", "after_submit_commit", "before_reap_commit",
+               "after_reap_commit", "before_requeue_commit", "after_requeue_commit")  # fmt: skip
     if point.value not in foreign:
         assert checked_point(point.value) is point
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from effect_broker.faultpoints import FaultPoint
 from effect_broker.proof.matrix.axes import CELLS, Fault, TargetClass
 from effect_broker.proof.matrix.expected import (
     OUTCOMES,
@@ -10,7 +11,7 @@ from effect_broker.proof.matrix.expected import (
     expected_meanwhile,
     situation,
 )
-from effect_contracts.facts import EffectState
+from effect_contracts.facts import EffectState, SafetyClass
 from effect_contracts.life import is_final
 
 
@@ -48,7 +49,27 @@ def test_two_effects_are_expected_only_where_nobody_can_prevent_them() -> None:
             continue
         lied = cell.target is TargetClass.RECONCILABLE_LYING
         keyed = cell.target in {TargetClass.IDEMPOTENT, TargetClass.IDEMPOTENT_EXPIRING}
-        assert lied or (cell.fault is Fault.TWICE and not keyed)
+        behind = cell.point is FaultPoint.AFTER_LAST_GATE and cell.fault is Fault.STOP
+        looked = cell.target.safety is SafetyClass.RECONCILABLE
+        assert lied or (behind and looked) or (cell.fault is Fault.TWICE and not keyed)
+
+
+def test_what_is_sent_behind_the_last_gate_after_a_takeover_is_expected_by_class() -> None:
+    """As the page of the guarantees says; requests and effects at the target."""
+    ends = {
+        cell.target: (expected(cell).requests, expected(cell).effects, expected(cell).duplicate)
+        for cell in CELLS
+        if cell.point is FaultPoint.AFTER_LAST_GATE and cell.fault is Fault.STOP
+    }
+    assert ends == {
+        TargetClass.TRANSACTIONAL: (1, 1, False),
+        TargetClass.IDEMPOTENT: (2, 1, False),
+        TargetClass.IDEMPOTENT_EXPIRING: (1, 1, False),
+        TargetClass.RECONCILABLE: (2, 2, True),
+        TargetClass.RECONCILABLE_LAGGING: (2, 2, True),
+        TargetClass.RECONCILABLE_LYING: (2, 2, True),
+        TargetClass.UNSAFE: (1, 1, False),
+    }
 
 
 def test_an_unsafe_effect_is_never_expected_to_be_sent_twice() -> None:

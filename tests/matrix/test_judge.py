@@ -14,6 +14,7 @@ from effect_broker.proof.matrix.judge import Observation, Seen, verdict
 
 CELL = Cell(TargetClass.RECONCILABLE, FaultPoint.AFTER_TARGET_ANSWER, Fault.STOP)
 UNSAFE = Cell(TargetClass.UNSAFE, FaultPoint.AFTER_TARGET_ANSWER, Fault.KILL)
+BEHIND_THE_GATE = Cell(TargetClass.RECONCILABLE, FaultPoint.AFTER_LAST_GATE, Fault.STOP)
 LYING = Cell(TargetClass.RECONCILABLE_LYING, FaultPoint.BEFORE_SOCKET_WRITE, Fault.FIN)
 
 
@@ -30,6 +31,7 @@ def seen(wanted: Expected, *, one_attempt: bool = False) -> Seen:
         attempts=1 if one_attempt else max(wanted.requests, 1),
         requests=wanted.requests,
         effects=wanted.effects,
+        frozen=wanted.duplicate,
     )
 
 
@@ -95,6 +97,24 @@ def test_a_duplicate_of_a_lying_target_has_to_be_found() -> None:
     assert held.end.effects == 2
     quiet = replace(held, end=replace(held.end, alert=None))
     assert "the duplicate was not detected" in verdict(LYING, quiet).broken
+
+
+@pytest.mark.parametrize("change", [{"frozen": False}, {"alert": None}])
+def test_a_second_object_of_a_process_that_sent_late_is_found_and_freezes(
+    change: dict[str, Any],
+) -> None:
+    held = perfect(BEHIND_THE_GATE)
+    assert (held.end.requests, held.end.effects) == (2, 2)
+    missed = replace(held, end=replace(held.end, **change))
+    why = "expected an alert and a frozen contract"
+    assert why in verdict(BEHIND_THE_GATE, missed).unexpected
+
+
+def test_before_it_came_back_there_was_no_second_object() -> None:
+    held = perfect(BEHIND_THE_GATE)
+    assert held.meanwhile is not None
+    early = replace(held, meanwhile=replace(held.meanwhile, effects=2, requests=2))
+    assert verdict(BEHIND_THE_GATE, early).problems
 
 
 @pytest.mark.parametrize(

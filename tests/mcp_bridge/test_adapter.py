@@ -105,7 +105,7 @@ async def test_a_call_arrives_once_with_its_key_and_its_result_is_kept_whole(
     [call] = notes.calls
     assert (call["tool"], call["arguments"]) == ("create_note", ARGUMENTS)
     assert call["meta"][META_KEY] == "key-1"
-    assert reached == ["before_socket_write"]
+    assert reached == ["before_socket_write", "after_last_gate"]
 
 
 @pytest.mark.parametrize(

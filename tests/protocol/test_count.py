@@ -175,6 +175,72 @@ async def test_a_fact_from_elsewhere_leaves_the_count_where_it_is(reconcilable: 
     assert kinds(reconcilable)[-1] == "late_fact"
 
 
+async def stopped_behind_the_gate(
+    world: World, came_back: Answer, *, after: Answer | None = None
+) -> None:
+    """The first process stands still until its effect has settled and was counted, then sends.
+
+    `after` is what the target tells the second one; `came_back`, what the first one sees.
+    """
+    await world.submit()
+    zombie = world.ports_of(world.new_process("zombie"))
+
+    async def settle() -> None:
+        world.target.findings.extend([ABSENT] * 40)
+        if after is not None:
+            world.target.answers.append(after)
+        world.clock.seconds += 60
+        while len(world.target.sent) < 2:
+            await world.run(world.snapshot.intent.generation)
+            if len(world.target.sent) < 2:
+                await step(world)
+        world.target.findings.clear()
+        await world.run_until_at_rest()
+        assert kinds(world)[-1] == "counted"
+        assert world.snapshot.intent.next_action_at is None
+        world.target.answers.append(came_back)
+
+    world.target.while_sending = settle
+    await world.dispatch(1, 1, zombie)
+
+
+@pytest.mark.parametrize("came_back", [lost_answer(), Answer(Outcome.COMMITTED, "committed")])
+async def test_what_is_sent_after_the_count_is_counted_again(
+    reconcilable: World, came_back: Answer
+) -> None:
+    """The look-up told the truth; the request came later than all of it."""
+    await stopped_behind_the_gate(reconcilable, came_back)
+    assert reconcilable.state == ("succeeded", "committed")
+    due = reconcilable.snapshot.intent.next_action_at
+    assert due is not None
+    assert (due - reconcilable.clock.now()).total_seconds() == pytest.approx(4 * BOUND_SECONDS)
+    assert reconcilable.memory.alert(reconcilable.effect_id) is None
+    reconcilable.target.entries.append(reconcilable.entry())
+    receipt = reconcilable.receipt
+    await step(reconcilable)
+    assert kinds(reconcilable)[-1] == "duplicate_detected"
+    assert reconcilable.memory.alert(reconcilable.effect_id) is Alert.DUPLICATE_DETECTED
+    assert reconcilable.receipt == receipt
+    await reconcilable.submit("order-2")
+    await reconcilable.run_until_at_rest()
+    assert reconcilable.state == ("prepared", "frozen")
+
+
+async def test_a_request_after_a_failure_is_looked_for(reconcilable: World) -> None:
+    refusal = Answer(Outcome.REJECTED, "refused")
+    await stopped_behind_the_gate(reconcilable, lost_answer(), after=refusal)
+    assert reconcilable.state == ("failed_final", "rejected")
+    reconcilable.target.entries.append(reconcilable.entry())
+    await step(reconcilable)
+    assert reconcilable.memory.alert(reconcilable.effect_id) is Alert.LATE_CONTRADICTION
+
+
+async def test_a_late_word_that_nothing_was_sent_owes_no_count(reconcilable: World) -> None:
+    await stopped_behind_the_gate(reconcilable, Answer(Outcome.REJECTED, "refused"))
+    assert reconcilable.snapshot.intent.next_action_at is None
+    assert kinds(reconcilable)[-1] == "late_fact"
+
+
 async def test_an_early_run_waits_for_the_count(reconcilable: World) -> None:
     await redispatched(reconcilable)
     version, looked = reconcilable.snapshot.intent.version, len(reconcilable.target.looked)

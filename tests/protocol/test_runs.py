@@ -370,6 +370,37 @@ async def test_a_conclusion_that_is_overtaken_is_left_to_the_reload(unsafe: Worl
     assert unsafe.state == ("outcome_unknown", "outcome_unknown")
 
 
+@pytest.mark.parametrize(
+    ("point", "written"), [("before_conclude_commit", False), ("after_conclude_commit", True)]
+)
+async def test_a_death_at_a_conclusion_leaves_all_of_it_or_nothing(
+    unsafe: World, point: str, written: bool
+) -> None:
+    await unsafe.submit()
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    unsafe.on_reach["after_attempt_commit"] = die
+    with pytest.raises(KeyboardInterrupt):
+        await unsafe.dispatch(1, 1)
+    unsafe.clock.seconds += 31
+    unsafe.on_reach[point] = die
+    with pytest.raises(KeyboardInterrupt):
+        await unsafe.reserve()
+    assert unsafe.memory.parked(unsafe.effect_id) is written
+    assert unsafe.outcomes == (["presumed_ambiguous"] if written else [None])
+    await unsafe.run()
+    assert unsafe.state == ("outcome_unknown", "outcome_unknown")
+    assert unsafe.reached.count("after_conclude_commit") == 1
+
+
+async def test_what_needs_no_writing_reaches_no_commit(unsafe: World) -> None:
+    await unsafe.submit()
+    assert (await unsafe.reserve()).next is Next.DISPATCH
+    assert unsafe.reached[-2:] == ["before_reserve", "after_reserve"]
+
+
 async def test_a_conclusion_that_stands_is_not_written_again(unsafe: World) -> None:
     await unsafe.submit()
     unsafe.target.answers.append(lost_answer())

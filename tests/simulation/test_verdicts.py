@@ -38,6 +38,9 @@ WRONG = {Harm.DUPLICATE, Harm.FALSE_RECEIPT}
         (RECONCILABLE, Fault.LAG, set(), set(Harm)),
         (RECONCILABLE, Fault.SEEN_TOO_LATE, {Harm.DUPLICATE}, set()),
         (RECONCILABLE, Fault.BLIND_LOOK_UP, {Harm.DUPLICATE}, set()),
+        # A process that stops behind its last gate: what the page of the guarantees says by class.
+        (IDEMPOTENT, Fault.STALLED_WRITE, set(), WRONG),
+        (UNSAFE, Fault.STALLED_WRITE, {Harm.PARKED}, WRONG),
         (UNSAFE, Fault.LOST_ANSWER, {Harm.PARKED}, WRONG),
         (UNSAFE, Fault.LOST_REQUEST, {Harm.PARKED, Harm.OMISSION}, WRONG),
         (UNSAFE, Fault.FALSE_SUCCESS, {Harm.FALSE_RECEIPT}, {Harm.DUPLICATE}),
@@ -60,6 +63,19 @@ def test_a_class_bears_what_it_promises_and_no_more(
 def test_without_a_fault_every_effect_happens_once(document: ContractDocument) -> None:
     found = verdict(document, None, SCHEDULES, 0)
     assert (found.harms, found.broken) == ({}, ())
+
+
+def test_a_stalled_write_can_make_a_second_object_where_absence_is_believed() -> None:
+    found = verdict(RECONCILABLE, Fault.STALLED_WRITE, 300, 0)  # some 1 in 300 shows it
+    assert found.broken == ()
+    story = found.harms[Harm.DUPLICATE].story
+    assert any("stops between its last check and the socket" in line for line in story)
+    assert Harm.FALSE_RECEIPT not in found.harms
+
+
+def test_without_a_wire_no_write_can_be_stalled() -> None:
+    assert Fault.STALLED_WRITE not in faults_of(TRANSACTIONAL)
+    assert Fault.STALLED_WRITE in faults_of(RECONCILABLE)
 
 
 def test_an_unsafe_contract_never_duplicates_by_itself() -> None:

@@ -90,6 +90,9 @@ class Connection(httpcore.AsyncNetworkStream):
         received_bytes: bytes of the answer that came in.
         answer_bytes_max: how many of them are read at most, head and framing included.
         ended_by_peer: the peer has closed its side.
+        completes: what is written next ends the request.
+        past_last_gate: is called behind the last reading of the budget, in front of the piece
+            that ends the request; whoever has only a part of it carries nothing out.
     """
 
     def __init__(self, sock: socket.socket, budget: Budget) -> None:
@@ -104,6 +107,8 @@ class Connection(httpcore.AsyncNetworkStream):
         self.received_bytes = 0
         self.answer_bytes_max = 0
         self.ended_by_peer = False
+        self.completes = False
+        self.past_last_gate: Callable[[], None] = lambda: None
 
     async def secure(self, context: ssl.SSLContext, host: str) -> None:
         """Make the TLS handshake.
@@ -131,6 +136,8 @@ class Connection(httpcore.AsyncNetworkStream):
                 raise BudgetSpent
             piece = view[start : start + _PIECE_BYTES]
             self.request_bytes += len(piece)
+            if self.completes and start + _PIECE_BYTES >= len(view):
+                self.past_last_gate()
             try:
                 if self._tls is None:
                     await self._loop.sock_sendall(self._sock, piece)

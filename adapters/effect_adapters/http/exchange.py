@@ -11,8 +11,8 @@ no exception of a library leaves:
 The rule for `NotSent`: the event `send_request_headers.started` of this exchange did not fire, or
 the hook on it vetoed, or the request was refused by our own protocol library before its first
 byte. The class of an exception never counts: a peer that read nothing and one that did the work
-look the same from here. The hook is awaited before the first byte, which makes it the last gate;
-the remaining time is checked there.
+look the same from here. The hook is awaited before the first byte, which makes it the last gate
+of that byte; the remaining time is checked there, and again in front of each piece that follows.
 """
 
 from __future__ import annotations
@@ -191,6 +191,7 @@ class Exchange:
         try:
             connection = await connect(origin.host, origin.port, tls, self._budget, self._admit)
             connection.answer_bytes_max = self._response_bytes_max + _HEAD_BYTES_MAX
+            connection.past_last_gate = lambda: self._reach("after_last_gate")
             self._connection = connection
             # One deadline over the whole: a limit per read would let a drip run on for ever.
             async with asyncio.timeout(max(self._budget.remaining_seconds(), 0)):
@@ -263,12 +264,19 @@ class Exchange:
             if self._budget.remaining_seconds() <= 0:
                 raise BudgetSpent
             self._gate_passed = True
+            self._completes(not self._request.body)
+        elif name == "http11.send_request_body.started":
+            self._completes(True)
         elif name == "http11.send_request_headers.failed":
             error = info.get("exception")
             self._head_refused = isinstance(error, httpcore.LocalProtocolError)
         elif name == "http11.send_request_body.complete" and self._hang_up:
             assert self._connection is not None, "a body was written to it"
             self._connection.end_of_writing()
+
+    def _completes(self, completes: bool) -> None:
+        assert self._connection is not None, "an event of an exchange has a connection under it"
+        self._connection.completes = completes
 
     def _failed(self, error: Exception) -> NotSent | Lost:
         code = CODE_BY_ERROR.get(type(error), "adapter_error")

@@ -49,6 +49,7 @@ class Gate:
         if self.spent:
             self._refuse("budget_spent")
         self.passed = True
+        self._reach("after_last_gate")
 
     def check_first(self) -> None:
         """Refuse a call that would be a second one (a redirect, a library that sends again).

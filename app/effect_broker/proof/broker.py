@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -26,7 +26,7 @@ from effect_broker.store.catalogue import Catalogue
 from effect_broker.store.migrate import migrate
 from effect_broker.store.pool import Pool, make_pool
 from effect_broker.store.roles import DatabaseRole
-from effect_broker.store.tenants import Tenants
+from effect_broker.store.tenants import DEFAULT_SCOPES, Tenants
 from effect_contracts.document import ContractDocument
 
 T = TypeVar("T")
@@ -154,20 +154,20 @@ class ProofBroker:
 
     # Preparing -----------------------------------------------------------------------------------
 
-    def prepare(self, tenant: str = "proof") -> None:
+    def prepare(self, tenant: str = "proof", scopes: Sequence[str] = DEFAULT_SCOPES) -> None:
         """Migrate, make the tenant and its API key, and start the target."""
         if not self.migrated:
             migrate(self.superuser_url, migrate_dbos=migrate_dbos)
-        self._api_key = self.add_tenant(tenant)
+        self._api_key = self.add_tenant(tenant, scopes)
         self.target.start()
 
-    def add_tenant(self, name: str) -> str:
+    def add_tenant(self, name: str, scopes: Sequence[str] = DEFAULT_SCOPES) -> str:
         """Make a tenant; return an API key of it."""
 
         async def work(pool: Pool) -> str:
             tenants = Tenants(pool)
             self.tenant_id = str((await tenants.create(name, KEY_ID)).tenant_id)
-            return (await tenants.create_key(name)).api_key
+            return (await tenants.create_key(name, scopes)).api_key
 
         return self._administer(work)
 
@@ -249,10 +249,16 @@ class ProofBroker:
         return self._http
 
     def submit(
-        self, operation_key: str, tool: str, arguments: Mapping[str, Any], wait: float = 0.0
+        self,
+        operation_key: str,
+        tool: str,
+        arguments: Mapping[str, Any],
+        wait: float = 0.0,
+        members: Mapping[str, Any] | None = None,
     ) -> httpx.Response:
-        """Submit once and return the answer as it is."""
+        """Submit once, with further members of the body, and return the answer as it is."""
         body = {"operation_key": operation_key, "tool": tool, "arguments": dict(arguments)}
+        body |= members or {}
         return self.http.post("/v1/effects", json=body, params={"wait": wait})
 
     def submitted(self, operation_key: str, tool: str, arguments: Mapping[str, Any]) -> str:

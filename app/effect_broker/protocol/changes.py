@@ -61,6 +61,7 @@ from effect_contracts.election import sender_actor
 from effect_contracts.facts import (
     CODE_FAILURE_NOTICE,
     CODE_SEVERAL_MATCHES,
+    PROVES_NO_COMMIT,
     Attempt,
     Evidence,
     EvidenceSource,
@@ -286,6 +287,7 @@ def record_outcome(
         sender_actor(executor_id),
         "outcome_recorded",
         metadata,
+        may_have_sent=answer.outcome not in PROVES_NO_COMMIT,
     )
 
 

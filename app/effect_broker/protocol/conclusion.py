@@ -27,7 +27,7 @@ from effect_broker.protocol.ports import (
     Snapshot,
     Write,
 )
-from effect_contracts.audit import first_count_at, next_count_at
+from effect_contracts.audit import first_count_at, late_count_at, next_count_at
 from effect_contracts.certified import of_target, standing_certificate
 from effect_contracts.decide import Action, Decision, Reason, decide
 from effect_contracts.fact_digests import evidence_digest, outcome_digest
@@ -195,14 +195,17 @@ def add_fact(
     kind: str,
     metadata: Metadata,
     sighting: Sighting | None = None,
+    *,
+    may_have_sent: bool = False,
 ) -> Change[View]:
     """Write a fact and what follows from it; `after` already contains the fact.
 
-    `sighting` is what a look-up saw, where the fact is one.
+    `sighting` is what a look-up saw, where the fact is one; `may_have_sent` says of an attempt's
+    own word that it proves no absence.
     """
     intent = after.intent
     if is_final(intent.state):
-        return _late_fact(after, writes, actor, metadata, sighting)
+        return _late_fact(after, writes, actor, metadata, sighting, may_have_sent)
     # The target of the facts is the one that was bound; a changed target is found by the run.
     decision = decide(after.facts, after.document.policy(), after.now)
     change = write_decision(after, after.facts, decision, receipt_id, actor, kind, metadata)
@@ -235,6 +238,7 @@ def _late_fact(
     actor: str,
     metadata: Metadata,
     sighting: Sighting | None,
+    may_have_sent: bool,
 ) -> Change[View]:
     """A fact on a final effect. It rewrites nothing; what it says against the receipt is an alert.
 
@@ -266,6 +270,9 @@ def _late_fact(
     elif differs:
         alert = Alert.LATE_CONTRADICTION
     broken = decision.freezes or alert is Alert.DUPLICATE_DETECTED
+    if may_have_sent and not broken:
+        # Sent after whatever was looked at so far, for all that its sender knows.
+        at = late_count_at(after.facts, policy, intent.state, after.now) or at
     denied = counts and not succeeded and differs
     freezes = (FreezeContract(Reason.CONTRACT_VIOLATION),) if broken or denied else ()
     advance = Advance(

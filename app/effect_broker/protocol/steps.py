@@ -98,17 +98,9 @@ async def reserve(ports: Ports, tenant_id: UUID, effect_id: UUID, generation: in
         identity = adapter.identity(snapshot.document)
         seen, decision = conclusion.view(snapshot, identity)
         if decision is not None and conclusion.needs_writing(snapshot, decision):
-            seen = await ports.store.change(
-                tenant_id,
-                effect_id,
-                partial(
-                    changes.conclude,
-                    identity=identity,
-                    expected_version=snapshot.intent.version,
-                    receipt_id=ports.new_id(),
-                    actor=_actor(ports),
-                ),
-            )
+            plan = _conclusion_plan(ports, identity, snapshot.intent.version)
+            seen = await ports.store.change(tenant_id, effect_id, plan)
+            ports.reach(FaultPoint.AFTER_CONCLUDE_COMMIT)
         if seen.next is Next.DISPATCH and snapshot.wire is None:
             await _bind_wire(ports, adapter, snapshot)
         wait = _seconds_until(seen)
@@ -120,6 +112,27 @@ async def reserve(ports: Ports, tenant_id: UUID, effect_id: UUID, generation: in
         if not ports.process.may_dispatch():
             # Draining: hand it back, the next action is stored.
             return replace(seen, next=Next.END)
+
+
+def _conclusion_plan(
+    ports: Ports, identity: str, version: int
+) -> Callable[[Snapshot], Change[View]]:
+    """Return what writes a wait, a park or a settlement, as a plan."""
+    receipt_id = ports.new_id()
+
+    def planned(snapshot: Snapshot) -> Change[View]:
+        change = changes.conclude(
+            snapshot,
+            identity=identity,
+            expected_version=version,
+            receipt_id=receipt_id,
+            actor=_actor(ports),
+        )
+        if change.writes:
+            ports.reach(FaultPoint.BEFORE_CONCLUDE_COMMIT)
+        return change
+
+    return planned
 
 
 async def begin(ports: Ports) -> View:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Final, assert_never
 from uuid import UUID
 
-from effect_contracts.audit import first_count_at, is_count, next_count_at
+from effect_contracts.audit import first_count_at, is_count, late_count_at, next_count_at
 from effect_contracts.decide import Action, Decision, Reason, decide
 from effect_contracts.election import election_decision, extended_deadline, sender_actor
 from effect_contracts.facts import (
@@ -22,6 +22,7 @@ from effect_contracts.facts import (
     CODE_OPERATION_GONE,
     CODE_SEVERAL_MATCHES,
     FINAL_STATES,
+    PROVES_NO_COMMIT,
     Alert,
     Conclusion,
     EffectState,
@@ -383,11 +384,9 @@ class Replay:
         timeline, record = self.timeline, event.record
         state, policy, at = EffectState(record.to_state), timeline.policy, record.at
         before = timeline.facts(at)
-        seen: EvidenceRecord | None = None
-        if event.of_outcome():
+        seen = None if event.of_outcome() else self._add_evidence(event)
+        if seen is None:
             self._add_outcome(event)
-        else:
-            seen = self._add_evidence(event)
         counts = (
             seen is not None
             and seen.source is EvidenceSource.PROBE
@@ -414,6 +413,10 @@ class Replay:
             raised, kind = Alert.DUPLICATE_DETECTED, EventKind.DUPLICATE_DETECTED
         if raised is not None and self.alert is not Alert.DUPLICATE_DETECTED:
             self.alert = raised
+        told = timeline.outcome(event.number("ordinal")) if event.of_outcome() else None
+        sent = told not in {None, *PROVES_NO_COMMIT} and raised is not Alert.DUPLICATE_DETECTED
+        if sent and (owed_at := late_count_at(facts, policy, state, at)) is not None:
+            self._stand(owed_at)
         require(event.kind is kind, Rule.DECISION, f"the fact says {kind} instead")
         contradicts = event.metadata["contradicts"]
         require(

@@ -80,10 +80,13 @@ API_POINTS: Final = frozenset({Point.BEFORE_SUBMIT_COMMIT, Point.AFTER_SUBMIT_CO
 LOOK_UP_POINTS: Final = frozenset(
     {Point.BEFORE_PROBE, Point.AFTER_PROBE_ANSWER, Point.AFTER_EVIDENCE_COMMIT}
 )
+CONCLUDE_POINTS: Final = frozenset({Point.BEFORE_CONCLUDE_COMMIT, Point.AFTER_CONCLUDE_COMMIT})
+REAP_POINTS: Final = frozenset({Point.BEFORE_REAP_COMMIT, Point.AFTER_REAP_COMMIT})
 REQUEUE_POINTS: Final = frozenset({Point.BEFORE_REQUEUE_COMMIT, Point.AFTER_REQUEUE_COMMIT})
 # Nothing has been asked of the target here, so that no class differs from its variants.
 _BEFORE_ATTEMPT: Final = (
     API_POINTS
+    | REAP_POINTS
     | REQUEUE_POINTS
     | {Point.BEFORE_RESERVE, Point.AFTER_RESERVE, Point.BEFORE_ATTEMPT_COMMIT}
 )
@@ -91,13 +94,16 @@ _BEFORE_ATTEMPT: Final = (
 _AT_COMMIT: Final = frozenset(
     {
         Point.BEFORE_SUBMIT_COMMIT,
+        Point.BEFORE_CONCLUDE_COMMIT,
         Point.BEFORE_ATTEMPT_COMMIT,
         Point.BEFORE_OUTCOME_COMMIT,
         Point.AFTER_PROBE_ANSWER,
         Point.BEFORE_REQUEUE_COMMIT,
     }
 )
-_LAST_WRITE_DONE: Final = frozenset({Point.AFTER_OUTCOME_COMMIT, Point.AFTER_EVIDENCE_COMMIT})
+_LAST_WRITE_DONE: Final = frozenset(
+    {Point.AFTER_CONCLUDE_COMMIT, Point.AFTER_OUTCOME_COMMIT, Point.AFTER_EVIDENCE_COMMIT}
+)
 _VARIANTS: Final = frozenset(t for t in TargetClass if t.value != t.safety.value)
 
 
@@ -156,6 +162,10 @@ OMISSIONS: Final[tuple[Omission, ...]] = (
         ),
     ),
     Omission(
+        "behind the last gate clocks and engine are what they were in front of it",
+        lambda t, p, f: p is Point.AFTER_LAST_GATE and f in CLOCKS | {Fault.ENGINE_DROPPED},
+    ),
+    Omission(
         "a transactional effect looks up only after a lost worker, which is a fault of its own",
         lambda t, p, f: t is TargetClass.TRANSACTIONAL and p in LOOK_UP_POINTS,
     ),
@@ -166,6 +176,18 @@ OMISSIONS: Final[tuple[Omission, ...]] = (
     Omission(
         "until the attempt a variant is its plain class",
         lambda t, p, f: t in _VARIANTS and p in _BEFORE_ATTEMPT,
+    ),
+    Omission(
+        "a later look that concludes is led up to in one way for each class",
+        lambda t, p, f: t in _VARIANTS and p in CONCLUDE_POINTS,
+    ),
+    Omission(
+        "runs are handed over by the engine's own writes, which a requeue does not depend on",
+        lambda t, p, f: p in REAP_POINTS and f is not Fault.KILL,
+    ),
+    Omission(
+        "a conclusion that stands is read by others, on their clocks and not on its writer's",
+        lambda t, p, f: p is Point.AFTER_CONCLUDE_COMMIT and f in CLOCKS,
     ),
     Omission(
         "what the target or the way to it does strikes where a request leaves",

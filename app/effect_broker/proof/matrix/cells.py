@@ -8,9 +8,9 @@ counts are taken from the target.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from subprocess import SubprocessError
 from typing import Any, Final
@@ -26,6 +26,7 @@ from effect_broker.proof.http_proxy import HttpProxy
 from effect_broker.proof.matrix import judge
 from effect_broker.proof.matrix.axes import (
     API_POINTS,
+    CONCLUDE_POINTS,
     CUTS,
     HELD,
     KILLS,
@@ -45,6 +46,7 @@ from effect_broker.proof.matrix.expected import (
 from effect_broker.proof.matrix.faults import HELD_FAULTS, lost_run
 from effect_broker.proof.matrix.judge import Observation, Seen, Verdict
 from effect_broker.proof.matrix.lane import Lane, outfit_of
+from effect_broker.proof.matrix.leads import Lead
 from effect_broker.proof.matrix.targets import (
     KEY_SPENT_AFTER_SECONDS,
     arguments_for,
@@ -145,6 +147,7 @@ class _Trial:
         self._struck = True
         self._lie_over = False
         self._proxy: HttpProxy | None = None
+        self._lead = Lead(lane, cell, self._submit_with)
 
     def run(self) -> Observation:
         lane, cell = self._lane, self._cell
@@ -163,7 +166,9 @@ class _Trial:
             else:
                 self._submit()
             body = self._settled(expected(cell))
-            replay = lane.insist(cell.operation_key, self._tool, self._arguments)
+            replay = lane.insist(
+                cell.operation_key, self._tool, self._arguments, self._lead.members
+            )
         same = (replay["status_code"], replay["effect_id"]) == (200, str(self._effect))
         end = self._seen(body)
         if cell.fault not in HELD | KILLS | {Fault.STOP}:
@@ -189,11 +194,12 @@ class _Trial:
                     self._remarks.append("an intent stands although its commit was never sent")
                 self._submit()
             return
-        self._submit()
+        self._lead.go()
         killed = lane.broker.wait_fired(point)
         wait_until(lambda: not lane.alive(killed) or None, "the process is dead")
         self._outlive_key(killed)
         lane.replace_dead_workers()
+        self._lead.end()
 
     def _stopped(self) -> Seen:
         """Stop, let the others settle, continue; return what stood before it came back."""
@@ -214,12 +220,14 @@ class _Trial:
                     self._remarks.append(f"the API that came back answered {late.status_code}")
             former.kill()
             return meanwhile
-        self._submit()
+        self._lead.go()
         stopped = lane.broker.wait_fired(point, FaultAction.STOP)
         self._outlive_key(stopped)
+        self._lead.end()
         meanwhile = self._seen(self._settled(wanted))
         lane.go_on(stopped)
         self._wait_late_word()
+        self._lie_over = False  # of what was sent just now
         return meanwhile
 
     def _held(self) -> None:
@@ -234,6 +242,12 @@ class _Trial:
                 if answer.exception() is None and answer.result().status_code not in {202, 503}:
                     self._remarks.append(f"the submit was answered {answer.result().status_code}")
             self._submit()
+        elif point in CONCLUDE_POINTS:
+            self._lead.go()
+            pid = lane.broker.wait_fired(point, gate)
+            with lane.asleep(but=pid) if cell.fault in CUTS else nullcontext():
+                self._strike()
+            self._lead.end()
         elif cell.fault in CUTS or point in REQUEUE_POINTS:
             # One worker alone comes there, so that the commit that is cut is its own.
             with lane.asleep():
@@ -287,7 +301,10 @@ class _Trial:
         return self._lane.effect_id(self._cell.operation_key)
 
     def _submit(self) -> None:
-        self._lane.insist(self._cell.operation_key, self._tool, self._arguments)
+        self._submit_with({})
+
+    def _submit_with(self, members: Mapping[str, Any]) -> None:
+        self._lane.insist(self._cell.operation_key, self._tool, self._arguments, members)
 
     @contextmanager
     def _submitting(self) -> Iterator[Future[httpx.Response]]:
@@ -325,7 +342,8 @@ class _Trial:
 
     def _wait_late_word(self) -> None:
         """Wait until the process that came back has recorded what it saw, if it has to."""
-        if situation(self._cell) not in {Situation.LATE_SENT, Situation.LATE_UNSENT}:
+        late = {Situation.LATE_SENT, Situation.LATE_UNSENT, Situation.SENDS_LATE}
+        if situation(self._cell) not in late:
             return
         if self._cell.target is TargetClass.TRANSACTIONAL:
             return  # its transaction is gone, and with it all that it had to say
@@ -384,6 +402,7 @@ class _Trial:
             effects=effects,
             keys=keys,
             bodies=bodies,
+            frozen=body["alert"] is not None and self._lane.frozen(self._cell.kind),
         )
 
 

@@ -11,9 +11,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from effect_broker.proof.matrix.axes import Cell, Fault, TargetClass
-from effect_broker.proof.matrix.expected import Expected, expected, expected_meanwhile
+from effect_broker.proof.matrix.expected import (
+    Expected,
+    Situation,
+    expected,
+    expected_meanwhile,
+    situation,
+)
 from effect_contracts.counting import counted
-from effect_contracts.facts import Alert
+from effect_contracts.facts import Alert, SafetyClass
 
 # A duplicate by the target's lie is found by the later count, or by the late word of the process
 # that made the first one.
@@ -28,6 +34,7 @@ class Seen:
         attempts: granted so far.
         requests: received by the target; keys and bodies are the distinct ones among them.
         effects: held by the target.
+        frozen: nothing is sent under its contract any more.
         rests: final, or waiting for a person.
     """
 
@@ -42,6 +49,7 @@ class Seen:
     effects: int
     keys: int = 1
     bodies: int = 1
+    frozen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +111,8 @@ def _unexpected(when: str, wanted: Expected, seen: Seen) -> Iterator[str]:
             f"{when}expected {wanted.state} with {counted(wanted.requests, 'request')} and "
             f"{counted(wanted.effects, 'effect')}"
         )
+    if wanted.duplicate and not (seen.alert and seen.frozen):
+        yield f"{when}expected an alert and a frozen contract"
     if wanted.reason is not None and seen.reason != wanted.reason:
         yield f"{when}expected the reason {wanted.reason}"
 
@@ -111,8 +121,8 @@ def _guarantees(cell: Cell, seen: Seen) -> Iterator[str]:
     """What holds for every cell, whatever its expectation says."""
     if seen.effects > 1 and not _may_duplicate(cell):
         yield "a duplicate where the class forbids it"
-    # Sent again on the word of a look-up that was false: the later count has to find it.
-    misled = cell.target is TargetClass.RECONCILABLE_LYING and seen.attempts > 1
+    # Sent again on the word of a look-up that was false, or came too early: a count finds it.
+    misled = cell.target.safety is SafetyClass.RECONCILABLE and seen.attempts > 1
     if misled and seen.effects > 1 and seen.alert not in _DUPLICATE_ALERTS:
         yield "the duplicate was not detected"
     if seen.keys > 1 or seen.bodies > 1:
@@ -130,7 +140,11 @@ def _guarantees(cell: Cell, seen: Seen) -> Iterator[str]:
 
 
 def _may_duplicate(cell: Cell) -> bool:
-    """Where two effects are the target's or the network's doing, and no broker can prevent it."""
+    """Where two effects are the target's doing, the network's, or of a process that was stopped
+    behind its last gate, and no broker can prevent it."""
     lied = cell.target is TargetClass.RECONCILABLE_LYING
+    late = situation(cell) is Situation.SENDS_LATE
     keyed = cell.target in {TargetClass.IDEMPOTENT, TargetClass.IDEMPOTENT_EXPIRING}
+    if late and cell.target.safety is SafetyClass.RECONCILABLE:
+        return True
     return lied or (cell.fault is Fault.TWICE and not keyed)

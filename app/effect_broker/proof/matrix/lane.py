@@ -29,6 +29,7 @@ import httpx
 
 from effect_broker.durable import migrate_dbos
 from effect_broker.faultpoints import FaultAction, FaultPoint
+from effect_broker.intake import Scope
 from effect_broker.postgres.embedded import EmbeddedPostgres
 from effect_broker.proof.broker import ProofBroker, wait_until
 from effect_broker.proof.database_proxy import DatabaseProxy
@@ -50,6 +51,7 @@ _READY_SECONDS: Final = 300.0
 # What a caller who wants to be sure waits between two tries.
 _INSIST_SECONDS: Final = 0.1
 
+_NOBODY: Final = 0  # no process of ours has this id
 _MIGRATE_SECONDS: Final = 300.0
 
 # The migration's library keeps its context in globals: one at a time in this process.
@@ -109,7 +111,8 @@ class Lane:
             )
             # A drain would only cost time: what a lane has left is killed.
             parts.callback(self._kill_workers)
-            self.broker.prepare()
+            # Some cells pause their tool.
+            self.broker.prepare(scopes=[Scope.EFFECTS.value, Scope.OPERATE.value])
             self.proxy = parts.enter_context(DatabaseProxy(self.server.url))
             self._parts = parts.pop_all()
         return self
@@ -154,6 +157,11 @@ class Lane:
             program = SKEWED_PROGRAM
         self._workers.append(self.broker.stack.worker(environment, program))
 
+    def start_ready_worker(self) -> None:
+        """Start one more worker and wait until it is ready."""
+        self.start_worker()
+        self._workers[-1].wait_ready(_READY_SECONDS)
+
     def restart_api(self) -> None:
         """End the API if it lives, and start one."""
         if self._api is not None and self._api.alive:
@@ -194,6 +202,12 @@ class Lane:
             for peer in peers:
                 peer.resume()
 
+    @contextmanager
+    def all_asleep(self) -> Iterator[None]:
+        """Stop all workers; continue them afterwards."""
+        with self.asleep(but=_NOBODY):
+            yield
+
     def go_on(self, pid: int) -> None:
         """Continue a stopped worker and wait until it beats again."""
         began = proof_faults.database_clock(self.server.url)
@@ -230,8 +244,44 @@ class Lane:
 
     # Calling -------------------------------------------------------------------------------------
 
-    def insist(self, key: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def pause_tool(self, tool: str) -> str:
+        """Stop the dispatches of a tool; return the hold's id.
+
+        Raises:
+            httpx.HTTPError: it was not accepted.
+        """
+        body = {"tool": tool, "reason": "led up to"}
+        answer = self.broker.http.post("/v1/holds", json=body)
+        answer.raise_for_status()
+        return str(answer.json()["hold_id"])
+
+    def lift(self, hold_id: str) -> None:
+        """Let go on what a hold stops, as a caller does who wants to be sure.
+
+        Raises:
+            NotInTime: nobody has accepted it.
+        """
+
+        def accepted() -> bool | None:
+            try:
+                answer = self.broker.http.post(
+                    f"/v1/holds/{hold_id}/lift", json={"reason": "led up to"}
+                )
+            except httpx.TransportError:
+                return None
+            if answer.status_code == 503:
+                return None
+            answer.raise_for_status()
+            return True
+
+        wait_until(accepted, "the hold is lifted")
+
+    def insist(
+        self, key: str, tool: str, arguments: Mapping[str, Any], members: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Submit as a caller does who wants to be sure: again with the same key until it is said.
+
+        `members` are further members of the body.
 
         Raises:
             NotInTime: nobody has accepted it.
@@ -241,7 +291,7 @@ class Lane:
         def accepted() -> dict[str, Any] | None:
             refused.wait(_INSIST_SECONDS)
             try:
-                answer = self.broker.submit(key, tool, arguments)
+                answer = self.broker.submit(key, tool, arguments, members=members)
             except httpx.TransportError:
                 return None
             if answer.status_code == 503:
@@ -263,6 +313,13 @@ class Lane:
         answer.raise_for_status()
         body: dict[str, Any] = answer.json()
         return body
+
+    def frozen(self, kind: str) -> bool:
+        """Whether the contract for objects of this kind is frozen."""
+        answer = self.broker.http.get("/v1/holds")
+        answer.raise_for_status()
+        held = [hold for hold in answer.json()["holds"] if hold["kind"] == "frozen"]
+        return any(hold["contract"]["name"] == f"proof-{kind}" for hold in held)
 
     def effect_id(self, key: str) -> UUID:
         """Return the id that an operation key leads to."""

@@ -52,6 +52,7 @@ _WAITED_FOR: Final = frozenset(
         Situation.LOST_SENT,
         Situation.LATE_UNSENT,
         Situation.LATE_SENT,
+        Situation.SENDS_LATE,
     }
 )
 
