@@ -6,12 +6,14 @@ import json
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
 from effect_broker.proof.broker import wait_until
 from effect_broker.proof.target.client import TargetClient
+from effect_broker.proof.target.process import TargetProcess
 
 # Who gives up soon waiting for an answer, and not while it connects or writes.
 BRIEF = httpx.Timeout(30.0, read=0.1)
@@ -423,3 +425,22 @@ def test_the_ugly_endings_work_for_look_ups_too(target: TargetClient, http: http
     with pytest.raises(httpx.ReadError):
         http.get("/charges?key=k1")
     assert counts(target) == (1, 1)
+
+
+def test_a_client_that_leaves_after_a_reset_is_no_departure_of_what_came_since(
+    target: TargetClient, running: TargetProcess, http: httpx.Client, wire: socket.socket
+) -> None:
+    """Arrivals are numbered from 1 again."""
+    parts = urlsplit(running.url)
+    target.script("commit;drip(1,0.05,200)")
+    wire.sendall(REQUEST)
+    wire.recv(1)
+    target.reset()
+    post(http, key="k2")
+    wire.close()
+    target.script("commit;drip(1,0.05,200)")
+    with socket.create_connection((parts.hostname, parts.port), 10) as other:
+        other.sendall(REQUEST)
+        other.recv(1)
+    wait_until(lambda: target.ledger().arrival_rows[-1].left_monotonic, "the later one has left")
+    assert [row.left_monotonic is None for row in target.ledger().arrival_rows] == [True, False]

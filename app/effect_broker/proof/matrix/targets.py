@@ -137,6 +137,8 @@ def set_target(cell: Cell, client: TargetClient) -> None:
     """Let the target behave as the cell's class, and queue the answers that the cell needs."""
     if cell.target is TargetClass.TRANSACTIONAL:
         return
+    # A request that an earlier cell has left hanging would count as one that is held here.
+    client.release()
     behaviour = _BEHAVIOURS[cell.target]
     settings: dict[str, Any] = {}
     if behaviour.search_lag_seconds:

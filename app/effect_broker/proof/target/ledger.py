@@ -137,9 +137,16 @@ class Ledger:
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 
-    def record_departure(self, n: int, left_monotonic: float) -> None:
-        """Note that the client of arrival `n` went away before it had the whole answer."""
-        self._db.execute("INSERT INTO departures VALUES (?, ?)", (n, left_monotonic))
+    def record_departure(self, n: int, received_monotonic: float, left_monotonic: float) -> None:
+        """Note that the client of arrival `n` went away before it had the whole answer.
+
+        Nothing is noted where that arrival is no longer in the ledger: it was cleared meanwhile.
+        """
+        self._db.execute(
+            "INSERT INTO departures"
+            " SELECT n, ? FROM arrivals WHERE n = ? AND received_monotonic = ?",
+            (left_monotonic, n, received_monotonic),
+        )
 
     def arrival_rows(self, kind: str | None, key: str | None) -> list[Json]:
         """Every arrival with its columns, the body as bytes; cut connections included.

@@ -40,6 +40,8 @@ class Arrival:
 
     Attributes:
         races: under `racing`: its key was looked up when it came, and was new.
+        received_monotonic: when it came, by CLOCK_MONOTONIC. Numbers begin anew with each reset;
+            a client may leave after the reset of its target, and this tells the two apart.
     """
 
     n: int
@@ -47,6 +49,7 @@ class Arrival:
     route: Route
     keys: Keys
     races: bool = False
+    received_monotonic: float = 0.0
 
 
 class TargetService:
@@ -83,13 +86,12 @@ class TargetService:
         route = route_of(request)
         keys = self.keys(request, route)
         now = self.clock.now()
-        n = self.ledger.record_arrival(
-            request, route.kind, keys, plan.text, self.clock.monotonic(), now
-        )
+        came = self.clock.monotonic()
+        n = self.ledger.record_arrival(request, route.kind, keys, plan.text, came, now)
         racing = self.mode(route.kind).mode == "racing" and request.mutating
         key = keys.any
         races = racing and key is not None and not self.ledger.stored_answer(route.kind, key)
-        return Arrival(n, request, route, keys, races)
+        return Arrival(n, request, route, keys, races, came)
 
     def receive_broken(self, body_state: BodyState, plan: Plan, request: Request | None) -> None:
         """Note a connection that brought no whole request: cut by plan, or by the client."""
@@ -101,7 +103,7 @@ class TargetService:
 
     def left(self, arrival: Arrival) -> None:
         """Note that the client did not stay for the whole answer."""
-        self.ledger.record_departure(arrival.n, self.clock.monotonic())
+        self.ledger.record_departure(arrival.n, arrival.received_monotonic, self.clock.monotonic())
 
     @contextmanager
     def working_on(self, arrival: Arrival) -> Iterator[None]:
