@@ -85,7 +85,8 @@ def test_the_table_says_what_waits_and_what_to_do(broker: Cli, make: Make) -> No
         assert text in page.out, text
     shown = {line.split()[-1]: line for line in lines if line.split()[-1:]}
     assert "in 1440 min" in shown["idempotent-lost"]
-    assert re.search("is sent (now|in )", shown["idempotent-lost"])
+    # Overdue by a second on a busy machine; no worker runs here.
+    assert re.search("is sent(, due| now| in) ", shown["idempotent-lost"] + " ")
     assert shown["unsafe-lost"].startswith("-")
     assert "outcome_unknown, crash_window  a person" in shown["unsafe-lost"]
     assert "when the hold ends" in shown["frozen"]
